@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use forebay_actors::runtime::NeuronOptions;
+use forebay_actors::shared::NeuronOptions;
 use forebay_models::bundle::Bundle;
 use forebay_models::kv_type::KvType;
 use forebay_plans::expert_cache::ExpertCachePlan;

@@ -36,6 +36,7 @@ mod error;
 mod in_force;
 pub mod learn;
 mod lent;
+mod live_budget;
 mod memory;
 pub mod packed;
 mod planner;
@@ -45,6 +46,7 @@ mod request;
 mod speed;
 mod stats;
 mod stream;
+mod token_rows;
 
 pub use chat::{
     ChatAnswer, ChatFinish, ChatItem, ChatItems, ChatRequest, ChatStream, Message, Role, ToolCall,
@@ -67,7 +69,7 @@ pub use stream::{
 
 pub use forebay_actors::fault::Fault;
 pub use forebay_actors::io::DriverChoice;
-pub use forebay_actors::runtime::NeuronOptions;
+pub use forebay_actors::shared::NeuronOptions;
 pub use forebay_models::block::BlockType;
 pub use forebay_models::bundle::{Bundle, PackOptions, PackProgress};
 pub use forebay_models::error::ModelError;

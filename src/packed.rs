@@ -12,7 +12,7 @@ use forebay_models::bundle::{
 use forebay_models::error::ModelError;
 use forebay_models::files::folder_of;
 use forebay_models::source;
-use forebay_models::tensor::TensorSource;
+use forebay_models::source::TensorSource;
 use forebay_models::tokenizer::{Tokenizer, TokenizerSpec};
 use forebay_plans::cache_dir;
 

@@ -1,8 +1,8 @@
 //! The streaming token channel.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use flume::Receiver;
@@ -10,7 +10,6 @@ use flume::r#async::RecvStream;
 use futures_core::Stream;
 use serde::Serialize;
 
-use crate::engine::LastWords;
 use crate::error::Error;
 use crate::stats::Statistics;
 
@@ -206,5 +205,22 @@ impl Iterator for BlockingTokens {
     fn next(&mut self) -> Option<Self::Item> {
         let item = self.receiver.recv().ok();
         self.end.follow(item)
+    }
+}
+
+/// What the engine thread said when it panicked, if it did.
+#[derive(Debug, Default)]
+pub(crate) struct LastWords(OnceLock<String>);
+
+impl LastWords {
+    /// Keeps the first.
+    pub fn say(&self, cause: String) {
+        let _ = self.0.set(cause);
+    }
+
+    /// Why there is no answer, if a panic is the reason.
+    pub fn error(&self) -> Option<Error> {
+        let cause = self.0.get()?.clone();
+        Some(Error::EngineFailed { cause })
     }
 }

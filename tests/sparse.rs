@@ -9,11 +9,12 @@ use forebay::{
     Engine, EngineBuilder, Error, Loading, NeuronOptions, PackOptions, Pipeline, PolicyKind,
     Prompt, Request, Sparsity, Statistics,
 };
-use forebay_models::bundle::{HOT_GRANULE, pack};
+use forebay_models::bundle::pack;
+use forebay_models::network::HOT_GRANULE;
 use forebay_models::oracle::Oracle;
 use forebay_models::sorted::SortedNeurons;
 use forebay_models::source;
-use forebay_models::tensor::TensorSource;
+use forebay_models::source::TensorSource;
 use serde::Deserialize;
 use support::{
     argmax, build, build_within, correlation, engine, generate, json, logits, max_difference,

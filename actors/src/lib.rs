@@ -18,4 +18,6 @@ pub mod load;
 pub mod memory;
 pub mod prefill;
 pub mod runtime;
+pub mod shared;
+pub mod step;
 pub mod wiring;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{ModelError, Result};
 use crate::files::read_at_most;
 use crate::gguf::{Metadata, Value};
-use crate::source::limits::read_file;
+use crate::limits::read_file;
 use crate::tokenizer::TokenName;
 
 /// Longest template; the longest known has 40 KB.

@@ -77,6 +77,15 @@ impl ModelError {
         }
     }
 
+    /// A [`ModelError::Io`] for a file that could not be written, with what helps.
+    pub(crate) fn not_written(path: &Path, source: std::io::Error) -> Self {
+        let action = match source.kind() {
+            std::io::ErrorKind::StorageFull => "write it (free some space or give another path)",
+            _ => "write it",
+        };
+        Self::io(path, action, source)
+    }
+
     /// A [`ModelError::Format`] with the usual remedy: the file is damaged, fetch it again, or pack it again if it is a
     /// packed one.
     pub fn damaged(

@@ -4,11 +4,12 @@
 use std::path::Path;
 
 use crate::block::BlockType;
-use crate::bundle::HOT_GRANULE;
 use crate::chat_templates::ChatTemplates;
 use crate::error::{ModelError, Result};
+use crate::network::HOT_GRANULE;
 use crate::network::Network;
-use crate::tensor::{LayerTensor, Stored, TensorId, TensorMeta, TensorSource};
+use crate::source::TensorSource;
+use crate::tensor::{LayerTensor, Stored, TensorId, TensorMeta};
 use crate::tokenizer::TokenizerSpec;
 
 /// Neurons that move together: the maximum of a cluster.

@@ -5,16 +5,19 @@ use std::path::Path;
 
 use crate::error::{ModelError, Result};
 use crate::files::open_regular;
-use crate::gguf::{Gguf, GgufSource};
-use crate::hf::HfSource;
-use crate::tensor::TensorSource;
+use crate::gguf::Gguf;
 use crate::tokenizer::{TokenizerSpec, spec_from_gguf, spec_from_hf};
 
-pub(crate) mod fields;
-pub(crate) mod inventory;
-pub(crate) mod limits;
+mod gguf;
+mod hf;
+mod inventory;
 pub(crate) mod placed;
+mod tensor_source;
 mod transposed;
+
+pub use gguf::GgufSource;
+pub use hf::HfSource;
+pub use tensor_source::{TensorSource, read_vector};
 
 /// Opens the model at `path`: a GGUF file (recognised by its first bytes), or a folder with
 /// `config.json` and safetensors. Every tensor's shape has been checked when this returns.

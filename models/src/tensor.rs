@@ -1,14 +1,8 @@
-//! Tensors by role instead of by name, and the one trait every model source implements.
-
-use std::path::Path;
+//! Tensors by role instead of by name.
 
 use serde::{Deserialize, Serialize};
 
-use crate::block::{BlockType, dequantize};
-use crate::chat_templates::ChatTemplates;
-use crate::error::{ModelError, Result};
-use crate::network::Network;
-use crate::tokenizer::TokenizerSpec;
+use crate::block::BlockType;
 
 /// A tensor of one layer. The numbers are part of the packed format and of the seeds of synthetic models: never change
 /// them.
@@ -325,51 +319,6 @@ impl TensorMeta {
     }
 }
 
-/// What a converter needs from a source model of any file format. Opening validates every shape
-/// against the description, so that later reads can only fail for I/O reasons.
-pub trait TensorSource: Send {
-    /// The file or folder this source was opened from.
-    fn path(&self) -> &Path;
-
-    /// What the model computes.
-    fn network(&self) -> &Network;
-
-    /// Everything needed to build the tokenizer.
-    fn tokenizer(&self) -> &TokenizerSpec;
-
-    /// How conversations are written for the model.
-    fn chat_templates(&self) -> &ChatTemplates {
-        ChatTemplates::NONE
-    }
-
-    /// Shape and type of a tensor, `None` if the model has no such tensor. If the file stores several tensors as one,
-    /// these are the rows of this one.
-    fn meta(&self, id: TensorId) -> Option<&TensorMeta>;
-
-    /// Reads `out.len()` bytes of the tensor from byte `offset`. The bytes are read from the file
-    /// (not mapped), so packing a model needs no memory except the caller's buffers.
-    ///
-    /// # Errors
-    /// An unknown tensor, a range outside it, or a failed read.
-    fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()>;
-
-    /// Whether neurons are in another order than in the file.
-    fn is_sorted(&self) -> bool {
-        false
-    }
-
-    /// Names that a matrix may have in GGUF files of this model, the most usual first. If a file stores several as one,
-    /// that one's is among them; none where there are no such files.
-    fn gguf_names(&self, _id: TensorId) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// How the elements of a vector are stored.
-    fn stored(&self, _id: TensorId) -> Stored {
-        Stored::AsIs
-    }
-}
-
 /// How a source stores the elements of a vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stored {
@@ -384,36 +333,11 @@ pub enum Stored {
 
 impl Stored {
     /// The value that is used.
-    fn value(self, stored: f32) -> f32 {
+    pub(crate) fn value(self, stored: f32) -> f32 {
         match self {
             Self::AsIs => stored,
             Self::MinusOne => stored + 1.0,
             Self::LogOfMinus => -f64::from(stored).exp() as f32,
         }
     }
-}
-
-/// Reads all of a norm, a bias, another vector, the table of positions or a router as the network uses it.
-///
-/// # Errors
-/// An unknown tensor, or a failed read.
-pub fn read_vector(source: &dyn TensorSource, id: TensorId) -> Result<Vec<f32>> {
-    let missing = || ModelError::damaged(source.path(), format!("{id:?}"), "the tensor is missing");
-    let meta = source.meta(id).ok_or_else(missing)?;
-    let mut bytes = vec![0; meta.bytes()];
-    source.read(id, 0, &mut bytes)?;
-    let mut values = vec![0.0; meta.rows * meta.cols];
-    dequantize(meta.block, &bytes, &mut values);
-    let stored = source.stored(id);
-    values.iter_mut().for_each(|v| *v = stored.value(*v));
-    match id {
-        TensorId::Layer(_, LayerTensor::ConvTaps) => Ok(by_tap(&values, meta.cols)),
-        _ => Ok(values),
-    }
-}
-
-/// Weights of a convolution, `[channels, kernel]`, as `[kernel, channels]`.
-fn by_tap(weights: &[f32], kernel: usize) -> Vec<f32> {
-    let taps = (0..kernel).flat_map(|tap| weights.iter().skip(tap).step_by(kernel));
-    taps.copied().collect()
 }

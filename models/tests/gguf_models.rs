@@ -7,9 +7,10 @@ mod gguf_writer;
 use std::path::Path;
 
 use forebay_models::block::BlockType;
-use forebay_models::gguf::GgufSource;
 use forebay_models::network::{Activation, Rope, RopePairing, RopeScaling, Uniform};
-use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use forebay_models::source::GgufSource;
+use forebay_models::source::TensorSource;
+use forebay_models::tensor::{LayerTensor, TensorId};
 use gguf_writer::{GgufWriter, Meta, Model};
 use tempfile::TempDir;
 

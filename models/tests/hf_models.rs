@@ -6,10 +6,11 @@ mod hf_writer;
 use std::path::Path;
 
 use forebay_models::block::BlockType;
-use forebay_models::hf::HfSource;
 use forebay_models::network::{Activation, Network, Rope, RopePairing, Uniform};
 use forebay_models::source;
-use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use forebay_models::source::HfSource;
+use forebay_models::source::TensorSource;
+use forebay_models::tensor::{LayerTensor, TensorId};
 use hf_writer::{Folder, network_of, qwen2, refused, seeded, tiny};
 use safetensors::tensor::Dtype;
 use serde_json::{Map, Value, json};

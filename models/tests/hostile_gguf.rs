@@ -8,7 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use forebay_models::block::BlockType;
-use forebay_models::gguf::{Gguf, GgufSource};
+use forebay_models::gguf::Gguf;
+use forebay_models::source::GgufSource;
 use gguf_writer::{GgufWriter, Meta, Model, Random};
 use proptest::prelude::*;
 use tempfile::TempDir;

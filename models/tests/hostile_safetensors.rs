@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use forebay_models::hf::HfSource;
+use forebay_models::source::HfSource;
 use hf_writer::{Folder, tiny};
 use proptest::prelude::*;
 

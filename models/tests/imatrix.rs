@@ -8,12 +8,13 @@ use std::sync::Arc;
 use forebay_models::block::BlockType::{self, F16, F32, IQ4_NL, Q4_0, Q5_0};
 use forebay_models::block::{dequantize, quantize, quantize_weighed};
 use forebay_models::bundle::{Bundle, PackOptions, Weighing, pack};
-use forebay_models::gguf::{read_imatrix, write_imatrix};
 use forebay_models::importance::{Importance, InputSquares};
+use forebay_models::importance::{read_imatrix, write_imatrix};
 use forebay_models::network::Content;
 use forebay_models::panel::{PANEL_ROWS, extract_row};
 use forebay_models::source;
-use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use forebay_models::source::TensorSource;
+use forebay_models::tensor::{LayerTensor, TensorId};
 use gguf_writer::{GgufWriter, Model, Random};
 use tempfile::TempDir;
 

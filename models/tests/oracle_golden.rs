@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_models::oracle::Oracle;
 use forebay_models::source;
-use forebay_models::tensor::TensorSource;
+use forebay_models::source::TensorSource;
 use forebay_models::tokenizer::{EncodeOptions, Tokenizer};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

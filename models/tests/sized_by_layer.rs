@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay_models::hf::HfSource;
 use forebay_models::network::{KvOrigin, Network};
-use forebay_models::tensor::TensorSource;
+use forebay_models::source::HfSource;
+use forebay_models::source::TensorSource;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use forebay_models::bundle::SourceIdentity;
 use forebay_models::source;
-use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use forebay_models::source::TensorSource;
+use forebay_models::tensor::{LayerTensor, TensorId};
 use gguf_writer::{GgufWriter, Model};
 use tempfile::TempDir;
 

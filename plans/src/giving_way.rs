@@ -38,7 +38,7 @@ impl GivingWay {
                 // still be pinned in it. The planner never pins FFN clusters beside such a cache.
                 && plan.neuron_cache.slots == 0
                 // Where a device fails, any core may have to compute them.
-                && plan.on_device.place(i as u32).is_none()
+                && !plan.device_places.contains_key(&(i as u32))
                 && fits
         };
         let all: Vec<usize> = (0..bundle.clusters.len()).filter(can).collect();

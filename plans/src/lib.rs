@@ -7,6 +7,7 @@ pub mod budget;
 pub mod cache_dir;
 pub mod cgroup;
 pub mod cost;
+pub mod device_formats;
 pub mod doctor;
 pub mod error;
 pub mod expert_cache;

@@ -7,10 +7,10 @@ use forebay_models::block::BlockType;
 use forebay_models::bundle::Bundle;
 use forebay_models::network::Content;
 
-use crate::placement;
+use crate::device_formats::{self, formats};
 use crate::preload::PROMPT_TOKENS;
 use crate::program::{Board, Item, Part, Phase, Program, Source, Work};
-use crate::uploads::{Uploads, formats};
+use crate::uploads::Uploads;
 
 /// Parts of every phase's clusters that a device gets, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -67,8 +67,6 @@ impl PhaseOnDevice {
 /// The device's clusters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OnDevice {
-    /// Each cluster's place among those of its phase, by directory index.
-    places: BTreeMap<u32, u32>,
     /// By phase; empty without a device.
     pub phases: Vec<PhaseOnDevice>,
     /// Streamed clusters that it computes in prompts.
@@ -134,10 +132,8 @@ impl OnDevice {
         for (number, mut items) in possible.iter().cloned().enumerate() {
             let [decode, prompts] = counts(number, less).map(|n| (n as usize).min(items.len()));
             items.truncate(decode.max(prompts));
-            for (place, item) in items.iter_mut().enumerate() {
-                let place = place as u32;
+            for (place, item) in (0..).zip(&mut items) {
                 item.source = Source::Device { place };
-                on_device.places.insert(item.cluster, place);
             }
             on_device.phases.push(PhaseOnDevice {
                 items,
@@ -150,12 +146,17 @@ impl OnDevice {
 
     /// Whether nothing is computed on a device.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty() && self.uploads.is_none() && self.attention.is_none()
+        self.phases.iter().all(|p| p.items.is_empty())
+            && self.uploads.is_none()
+            && self.attention.is_none()
     }
 
-    /// The place of a cluster that a device computes.
-    pub fn place(&self, cluster: u32) -> Option<u32> {
-        self.places.get(&cluster).copied()
+    /// The place of each of its pinned clusters among those of its phase, by directory index:
+    /// [`ResidencyPlan::device_places`](crate::residency::ResidencyPlan::device_places).
+    pub fn places(&self) -> BTreeMap<u32, u32> {
+        let phases = self.phases.iter();
+        let places = phases.flat_map(|phase| (0..).zip(&phase.items));
+        places.map(|(place, item)| (item.cluster, place)).collect()
     }
 
     /// Bytes of all pinned clusters of the device, as they are laid out in its memory.
@@ -209,7 +210,7 @@ fn possible_items(
 
 /// What a cluster's job must have in common; `None` if devices cannot compute it.
 fn alike(bundle: &Bundle, phase: &Phase, item: &Item, neurons: Neurons) -> Option<Alike> {
-    let multiplies = |block: BlockType| placement::multiplies(block).then(|| block.name());
+    let multiplies = |block: BlockType| device_formats::multiplies(block).then(|| block.name());
     let entry = &bundle.clusters[item.cluster as usize];
     match (&phase.work, entry.content) {
         (Work::Rows(rows), Content::Rows(tensor)) => {

@@ -7,13 +7,14 @@
 
 mod neurons;
 
+use std::collections::BTreeMap;
+
 use forebay_models::bundle::{Bundle, DirectoryEntry};
 use forebay_models::network::Content;
 use forebay_models::tensor::{LayerTensor, TensorId};
 use serde::{Deserialize, Serialize};
 
 use crate::expert_cache::{ExpertCachePlan, is_expert};
-use crate::on_device::OnDevice;
 
 /// Which neurons of the FFN are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,8 +140,8 @@ pub struct ResidencyPlan {
     pub expert_cache: ExpertCachePlan,
     /// Bytes of pinned clusters and pinned Gate rows.
     pub pinned_bytes: u64,
-    /// Pinned clusters that a device computes; none without one.
-    pub on_device: OnDevice,
+    /// The place of each pinned cluster that a device computes among those of its phase, by directory index.
+    pub device_places: BTreeMap<u32, u32>,
 }
 
 impl ResidencyPlan {
@@ -252,7 +253,7 @@ pub fn decide(bundle: &Bundle, request: &ResidencyRequest) -> Option<ResidencyPl
             neuron_cache: NeuronCachePlan::default(),
             expert_cache: ExpertCachePlan::default(),
             pinned_bytes: 0,
-            on_device: OnDevice::default(),
+            device_places: BTreeMap::new(),
         },
     };
     for (e, r) in bundle.clusters.iter().zip(&mut planner.plan.residency) {

@@ -4,11 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use forebay_models::block::BlockType;
-use forebay_models::bundle::{Bundle, FfnLayout};
+use forebay_models::bundle::Bundle;
 use forebay_models::network::Content;
 
-use crate::placement::multiplies;
+use crate::device_formats::formats;
 use crate::preload::PROMPT_TOKENS;
 use crate::residency::{Residency, ResidencyPlan};
 
@@ -18,8 +17,6 @@ pub const MAX_PLACES: usize = 16;
 const BUFFERS_SHARE: usize = 2;
 /// Places begin at multiples of this, which is enough for every device's words.
 const PLACE_ALIGN: usize = 256;
-/// Neurons of a cluster that devices compute are whole blocks of this many.
-const NEURON_BLOCK: u32 = 32;
 
 /// What of every layer's streamed clusters is copied to a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -69,16 +66,6 @@ pub struct Uploads {
     pub window: UploadWindow,
     /// From how many tokens on each is, by directory index.
     clusters: BTreeMap<u32, u32>,
-}
-
-/// Formats of Gate, Up and Down of a cluster that a device could compute; `None` for others.
-pub(crate) fn formats(bundle: &Bundle, cluster: usize) -> Option<[&'static str; 3]> {
-    let entry = &bundle.clusters[cluster];
-    let g = bundle.meta.geometry(entry.content)?;
-    let name = |block: BlockType| multiplies(block).then(|| block.name());
-    let formats = [name(g.gate)?, name(g.up?)?, name(g.down)?];
-    let fits = g.layout == FfnLayout::Cluster && entry.count.is_multiple_of(NEURON_BLOCK);
-    fits.then_some(formats)
 }
 
 impl UploadWindow {

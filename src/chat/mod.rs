@@ -8,6 +8,7 @@ mod golden;
 mod json;
 mod message;
 mod prompt;
+mod stops;
 mod stream;
 mod template;
 mod time;
@@ -19,4 +20,5 @@ pub use stream::{ChatAnswer, ChatFinish, ChatItem, ChatItems, ChatStream};
 
 pub(crate) use answer::{AnswerReader, Part, is_inside_reasoning, marks};
 pub(crate) use prompt::ChatFormat;
+pub(crate) use stops::Stops;
 pub(crate) use transcript::{Begin, Transcript};

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::answer::{AnswerReader, Part};
 use super::message::{Message, ToolCall};
-use crate::engine::stops::Stops;
+use super::stops::Stops;
 use crate::error::Error;
 use crate::stats::{FinishReason, Statistics};
 use crate::stream::{BlockingTokens, PromptProgress, StreamItem, Token, TokenStream};

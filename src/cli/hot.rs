@@ -5,10 +5,11 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use forebay::learn::Profile;
-use forebay_models::bundle::{Bundle, HOT_GRANULE, PackOptions, outline};
+use forebay_models::bundle::{Bundle, PackOptions, outline};
 use forebay_models::network::Content;
+use forebay_models::network::HOT_GRANULE;
 use forebay_models::sorted::{SortedNeurons, hot_first, hot_neurons};
-use forebay_models::tensor::TensorSource;
+use forebay_models::source::TensorSource;
 use forebay_plans::placement::{NeuronWants, PlacementMachine, best_border};
 
 use super::numbers::part;

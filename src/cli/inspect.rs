@@ -8,7 +8,8 @@ use forebay_models::bundle::Bundle;
 use forebay_models::error::Shown;
 use forebay_models::network::{Activation, Content, Experts, Network, Rope};
 use forebay_models::source;
-use forebay_models::tensor::{LayerTensor as T, TensorId, TensorSource};
+use forebay_models::source::TensorSource;
+use forebay_models::tensor::{LayerTensor as T, TensorId};
 use forebay_plans::size::format_size;
 use serde::Serialize;
 

@@ -8,7 +8,7 @@ use clap::Args;
 use forebay::learn::{ExpertProfile, MissPoint, Profile, ProfileText, measure_importance, profile};
 use forebay::{Engine, EngineBuilder, PolicyKind, Sparsity, packed};
 use forebay_models::bundle::Bundle;
-use forebay_models::gguf::{read_imatrix, write_imatrix};
+use forebay_models::importance::{read_imatrix, write_imatrix};
 use forebay_models::source;
 use forebay_models::tokenizer::EncodeOptions;
 use indicatif::ProgressBar;

@@ -10,10 +10,10 @@ use forebay::packed;
 use forebay::{Engine, EngineBuilder};
 use forebay_models::block::BlockType;
 use forebay_models::bundle::{PackOptions, pack};
-use forebay_models::gguf::write_gguf;
+use forebay_models::export::write_gguf;
 use forebay_models::source;
+use forebay_models::source::TensorSource;
 use forebay_models::synth::{FORMATS, Form, Planting, Shape, SynthOptions, SynthSource};
-use forebay_models::tensor::TensorSource;
 use forebay_plans::size::format_size;
 
 use super::hot::{HotBorder, Sorting};

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use flume::Sender;
-use forebay_actors::runtime::Shared;
+use forebay_actors::shared::Shared;
 
 use super::evaluator::Evaluator;
 use super::said::Said;

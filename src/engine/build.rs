@@ -10,18 +10,17 @@ use forebay_plans::plan::Plan;
 use forebay_plans::process::rss_now;
 use forebay_plans::residency::Sparsity;
 use forebay_stages::kernels::KernelTable;
-use forebay_stages::pred::Rule;
+use forebay_stages::rule::Rule;
 
 use super::builder::EngineBuilder;
-use super::copies::Copies;
 use super::device::OpenDevice;
 use super::drafts::beside::Drafting;
 use super::evaluator::Evaluator;
-use super::live_budget::{KV_COPIES, LiveBudget};
 use super::{Engine, Facts};
 use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::in_force::{Parts, PlanInForce};
+use crate::live_budget::{Copies, KV_COPIES, LiveBudget};
 use crate::memory::{MemoryPlan, MemoryRequest, plan};
 
 /// A model's description, and how it is to be run.
@@ -173,11 +172,12 @@ impl EngineBuilder {
         } = described;
         let coming = memory.budget.claimed().saturating_sub(process);
         self.check_address_space(coming, threads + usize::from(device.is_some()))?;
-        let copies = device.as_ref().map_or_else(Copies::default, |device| {
+        let shares = device.as_ref().filter(|d| d.request.shares_memory);
+        let copies = shares.map_or_else(Copies::default, |device| {
             let items = memory.budget.items().iter();
             let kv = items.filter(|item| item.name == KV_COPIES);
             let kv = kv.map(|item| item.bytes).sum();
-            Copies::of(&bundle, (&memory.residency, kv), &device.request)
+            Copies::of(&bundle, (&memory.on_device, kv), device.request.imports)
         });
         let mut prepared = self.load(&bundle, &memory, threads, sparsity, device)?;
         prepared.notes.extend(no_device);

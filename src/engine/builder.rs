@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_actors::io::DriverChoice;
-use forebay_actors::runtime::{IO_LANE_SHARE, NeuronOptions};
+use forebay_actors::runtime::IO_LANE_SHARE;
+use forebay_actors::shared::NeuronOptions;
 use forebay_devices::DeviceDriver;
 use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::kv_type::KvType;
@@ -19,7 +20,7 @@ use forebay_plans::residency::{Loading, STREAM_WINDOW, Sparsity};
 use forebay_plans::topology::Topology;
 use forebay_stages::frame::Observer;
 use forebay_stages::kernels::{Isa, KernelTable};
-use forebay_stages::pred::Rule;
+use forebay_stages::rule::Rule;
 use forebay_traces::record::Record;
 
 use super::device::{DeviceChoice, DevicePlacing, OpenDevice, PATIENCE};

@@ -8,30 +8,8 @@ use forebay_models::tokenizer::Tokenizer;
 use super::{Facts, Session};
 use crate::chat::{AnswerReader, Begin, ChatRequest, ChatStream, Role, is_inside_reasoning, marks};
 use crate::error::Error;
+use crate::memory::longest_conversation;
 use crate::request::Request;
-
-/// Longest text of a conversation, in bytes: for each position of the context, and in addition. Usual tokens have four.
-const BYTES_PER_POSITION: usize = 16;
-const MORE_BYTES: usize = 64 << 10;
-
-/// How often a conversation's text is in memory at once: the messages, the variables of the template, what it writes,
-/// twice, what the session has read, and the text of tokens to come.
-const COPIES: u64 = 6;
-/// Memory for a template's program and for values, and what the first conversation touches of the program: a chat with
-/// SmolLM2 takes 3.2 MiB more than the same text as a prompt.
-const ENGINE_BYTES: u64 = 3 << 20;
-
-/// Longest text of a conversation in `context` positions, bytes.
-fn longest(context: usize) -> usize {
-    context
-        .saturating_mul(BYTES_PER_POSITION)
-        .saturating_add(MORE_BYTES)
-}
-
-/// Memory that a conversation in `context` positions takes beside its keys and values, bytes.
-pub(crate) fn chat_bytes(context: usize) -> u64 {
-    COPIES * longest(context) as u64 + ENGINE_BYTES
-}
 
 impl Session {
     /// Generates the next message of a conversation, which the model's chat template turns into text. Names of control
@@ -58,7 +36,7 @@ impl Session {
         let (format, tokenizer) = (&facts.chat, &facts.tokenizer);
         let context = facts.plan.context;
         facts.check_text(&request)?;
-        let prompt = format.prompt(&request, tokenizer, longest(context), now)?;
+        let prompt = format.prompt(&request, tokenizer, longest_conversation(context), now)?;
         let turn_ends = format.turn_ends(tokenizer, now);
         let ends = |id: u32| tokenizer.is_eog(id) || turn_ends.contains(&id);
         self.transcript
@@ -94,7 +72,7 @@ impl Session {
     pub fn chat_prompt(&self, request: &ChatRequest) -> Result<String, Error> {
         let facts = &self.facts;
         facts.check_text(request)?;
-        let most = longest(facts.plan.context);
+        let most = longest_conversation(facts.plan.context);
         let prompt = facts
             .chat
             .prompt(request, &facts.tokenizer, most, SystemTime::now())?;
@@ -116,7 +94,7 @@ impl Facts {
         let thought = turn.iter().filter_map(|m| m.reasoning.as_ref());
         let said = messages.iter().map(|m| &m.content);
         let bytes: usize = said.chain(thought).map(String::len).sum();
-        match bytes > longest(context) {
+        match bytes > longest_conversation(context) {
             true => Err(Error::ContextTooSmall {
                 tokens: context + 1,
                 context,

@@ -2,7 +2,7 @@
 //! could have, and those that this one cannot have by its header.
 
 use forebay_models::chat_templates::{ChatTemplate, ChatTemplates};
-use forebay_models::tensor::TensorSource;
+use forebay_models::source::TensorSource;
 use forebay_plans::plan::Plan;
 use forebay_plans::topology::Topology;
 

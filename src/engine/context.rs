@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_actors::runtime::StepTokens;
+use forebay_actors::step::StepTokens;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::sequences::{SequenceId, Sequences, TokenPlace};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_actors::device::{Account, AttentionCosts, DeviceParts, boards_bytes, job_memory};
-use forebay_actors::runtime::predictor_rank;
+use forebay_actors::device::{Account, AttentionCosts, DeviceParts, job_memory};
+use forebay_actors::shared::predictor_rank;
 use forebay_devices::probe;
 use forebay_devices::{Activated, DeviceDriver, DeviceFault, FORMATS};
 use forebay_models::block::BlockType;
@@ -279,7 +279,7 @@ impl EngineBuilder {
             }
         };
         let mut on_device = choose(room_for_weights(&device.request, memory.budget.remaining()));
-        on_device.uploads = memory.residency.on_device.uploads.take();
+        on_device.uploads = memory.on_device.uploads.take();
         on_device.attention = match attention {
             Placed::There(part) => Some(part),
             Placed::NotFaster | Placed::NoRoom => None,
@@ -303,7 +303,8 @@ impl EngineBuilder {
             let why = "copies for a device that shares the memory";
             memory.budget.claim("device_weights", bytes, why);
         }
-        memory.residency.on_device = on_device;
+        memory.residency.device_places = on_device.places();
+        memory.on_device = on_device;
         memory.budget.check()?;
         Ok(None)
     }
@@ -317,7 +318,7 @@ impl EngineBuilder {
         (resident, threads): (&Arc<Resident>, usize),
         notes: &mut Vec<String>,
     ) -> LoadedDevice {
-        let (mut driver, on_device) = (device.driver, &memory.residency.on_device);
+        let (mut driver, on_device) = (device.driver, &memory.on_device);
         let steps = (memory.max_batch, memory.max_logits);
         let rank = predictor_rank(bundle, sparsity == Sparsity::Predicted);
         let room = self.kv_room(bundle, memory);
@@ -397,17 +398,6 @@ pub(super) struct LoadedDevice {
     pub driver: Box<dyn DeviceDriver>,
     pub parts: DeviceParts,
     pub facts: DeviceFacts,
-}
-
-/// Bytes of the jobs for a device, and of its driver's buffers if it shares the memory.
-pub(crate) fn device_boards(
-    bundle: &Bundle,
-    (batch, logits): (usize, usize),
-    sparsity: Sparsity,
-    shares_memory: bool,
-) -> u64 {
-    let rank = predictor_rank(bundle, sparsity == Sparsity::Predicted);
-    boards_bytes(bundle, (batch, logits), rank, shares_memory)
 }
 
 /// The fastest shares of every phase, by number.

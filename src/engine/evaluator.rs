@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_actors::device::DeviceCounters;
 use forebay_actors::io_counters::IoCounters;
-use forebay_actors::runtime::{Runtime, Shared, Step, StepDone};
+use forebay_actors::runtime::Runtime;
+use forebay_actors::shared::Shared;
+use forebay_actors::step::{Step, StepDone};
 use forebay_stages::computed::Computed;
 
-use super::TokenRows;
 use super::context::Context;
 use super::device::share_of;
-use super::embed::fault_of;
-use super::live_budget::Need;
 use super::meter::Meter;
-use super::pressure::Watch;
 use super::{DiskCeiling, Facts};
 use crate::error::Error;
+use crate::live_budget::{Need, Watch};
 use crate::stats::DeviceStatistics;
+use crate::token_rows::{TokenRows, fault_of};
 
 /// Evaluates tokens.
 #[derive(Debug)]
@@ -116,11 +116,7 @@ impl Evaluator {
     pub fn device_statistics(&self) -> Option<DeviceStatistics> {
         let facts = self.facts.device.as_ref()?;
         let (shared, account) = (self.shared(), &facts.account);
-        let share = share_of(
-            &shared.bundle,
-            &shared.plan.on_device,
-            shared.device.as_ref()?,
-        );
+        let share = share_of(&shared.bundle, &shared.on_device, shared.device.as_ref()?);
         let (before, now) = (&self.meter.device_start, account.counters());
         Some(DeviceStatistics {
             name: facts.name.clone(),

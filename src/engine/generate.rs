@@ -15,8 +15,8 @@ use super::drafts::Draft;
 use super::log_probabilities::log_probabilities;
 use super::meter::Meter;
 use super::runner::{History, PATIENCE, Runner};
-use super::stops::Stops;
 use crate::chat::AnswerReader;
+use crate::chat::Stops;
 use crate::error::Error;
 use crate::stats::{
     CacheStatistics, FinishReason, IoStatistics, MemoryStatistics, PhaseStatistics,

@@ -1,24 +1,13 @@
 //! The way of jobs to the engine thread, and what those who wait for an answer learn when it ends.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use flume::{Receiver, Sender};
 use parking_lot::Mutex;
 
 use super::runner::Job;
 use crate::error::Error;
-
-/// What the engine thread said when it panicked, if it did.
-#[derive(Debug, Default)]
-pub(crate) struct LastWords(OnceLock<String>);
-
-impl LastWords {
-    /// Why there is no answer, if a panic is the reason.
-    pub fn error(&self) -> Option<Error> {
-        let cause = self.0.get()?.clone();
-        Some(Error::EngineFailed { cause })
-    }
-}
+use crate::stream::LastWords;
 
 /// Sends jobs to the engine thread. Whoever waits for an answer whose sender has gone asks [`Jobs::ended`] why.
 #[derive(Clone, Debug)]
@@ -64,7 +53,7 @@ impl Jobs {
     pub fn close(&self, panic: Option<String>) {
         if let Some(cause) = panic {
             // Nobody else sets it.
-            let _ = self.last_words.0.set(cause);
+            self.last_words.say(cause);
         }
         self.sender.lock().take();
     }

@@ -2,7 +2,7 @@
 
 use forebay_actors::device::DeviceCounters;
 use forebay_actors::io_counters::IoCounters;
-use forebay_actors::runtime::StepDone;
+use forebay_actors::step::StepDone;
 use forebay_stages::expert_store::GuessCounts;
 use forebay_traces::ledger::{Bubbles, Charged};
 use twox_hash::XxHash3_64;

@@ -6,31 +6,25 @@ mod builder;
 mod chat;
 mod checks;
 mod context;
-mod copies;
 mod decoded;
 mod device;
 mod device_attention;
 mod drafts;
-mod embed;
 mod evaluator;
 mod fewer_experts;
 mod generate;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod jobs;
-mod live_budget;
 mod log_probabilities;
 mod meter;
 mod planning;
-mod pressure;
 mod runner;
 mod said;
 mod score;
 mod session;
 mod softmax;
 mod start;
-pub(crate) mod stops;
-mod token_rows;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,24 +41,20 @@ use forebay_traces::chrome::write_chrome;
 use forebay_traces::lane::TraceLane;
 
 pub use builder::EngineBuilder;
-pub(crate) use chat::chat_bytes;
-pub(crate) use copies::Copies;
 pub use decoded::Decoded;
+pub(crate) use device::DeviceFacts;
 pub use device::{DeviceChoice, DevicePlacing};
-pub(crate) use device::{DeviceFacts, device_boards};
 pub(crate) use fewer_experts::checked;
-pub(crate) use jobs::LastWords;
-pub(crate) use live_budget::LiveBudget;
 pub use planning::PlanGoal;
 pub use score::Perplexity;
 pub(crate) use score::chunks_to_score;
 pub use session::Session;
 pub(crate) use softmax::best_and_log_sum;
-pub(crate) use token_rows::TokenRows;
 
 use crate::chat::{ChatFormat, Transcript};
 use crate::error::Error;
 use crate::in_force::PlanInForce;
+use crate::live_budget::LiveBudget;
 use crate::speed::{BenchTest, TestReport};
 use jobs::Jobs;
 

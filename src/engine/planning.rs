@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_models::bundle::{Bundle, ffn_identity};
 use forebay_models::network::MOST_GUESSED_LAYERS;
-use forebay_models::tensor::TensorSource;
+use forebay_models::source::TensorSource;
 use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::cache_dir;
 use forebay_plans::limits::MemoryLimits;

@@ -9,7 +9,8 @@ use forebay_actors::io::probe::{COLD_MEMORY, ReadLoad, measure_read, uring_avail
 use forebay_actors::io::{CHUNK_BYTES, Driver, DriverChoice, DriverInfo, MAX_READERS, open_driver};
 use forebay_actors::load::{self, HotSet, load_resident, resident_bytes};
 use forebay_actors::memory::WeightMemory;
-use forebay_actors::runtime::{Runtime, RuntimeOptions, Shared, predictor_rank};
+use forebay_actors::runtime::{Runtime, RuntimeOptions};
+use forebay_actors::shared::{Shared, predictor_rank};
 use forebay_models::bundle::{ALIGN, Bundle, load_hot_set};
 use forebay_plans::limits::{HugePages, MemoryLimits, Rlimit};
 use forebay_plans::program::{Program, compile};
@@ -20,10 +21,9 @@ use forebay_queues::lending::Lending;
 use forebay_queues::slab::{Slot, Span};
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::KernelTable;
-use forebay_stages::pred::Rule;
+use forebay_stages::rule::Rule;
 use forebay_stages::weights::Resident;
 
-use super::TokenRows;
 use super::builder::EngineBuilder;
 use super::device::{LoadedDevice, OpenDevice};
 use super::drafts::model::DraftModel;
@@ -34,6 +34,7 @@ use super::{DiskCeiling, Engine, Facts};
 use crate::error::Error;
 use crate::memory::MemoryPlan;
 use crate::packed::Preparation;
+use crate::token_rows::TokenRows;
 
 /// Maximum number of reads in flight: NVMe and UFS gain little beyond, and a core's window is
 /// shorter anyway.
@@ -237,6 +238,7 @@ impl EngineBuilder {
         let shared = Arc::new(Shared {
             bundle,
             plan: memory.residency,
+            on_device: memory.on_device,
             rule,
             neurons: self.neurons,
             fewer: self.fewer,

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use forebay_models::network::Experts;
-use forebay_models::tensor::{LayerTensor, TensorId, TensorSource, read_vector};
+use forebay_models::source::{TensorSource, read_vector};
+use forebay_models::tensor::{LayerTensor, TensorId};
 use forebay_stages::cache::PolicyKind;
 use forebay_stages::frame::Observer;
 use forebay_stages::router::Choosing;

@@ -1,8 +1,9 @@
 //! What a run takes beside its weights, item by item.
 
 use forebay_actors::core::scratch_bytes_for;
+use forebay_actors::device::boards_bytes;
 use forebay_actors::memory::{row_buffer_bytes, row_buffers};
-use forebay_actors::runtime::predictor_rank;
+use forebay_actors::shared::predictor_rank;
 use forebay_models::bundle::Bundle;
 use forebay_models::tensor::TensorId;
 use forebay_plans::budget::Budget;
@@ -12,9 +13,10 @@ use forebay_stages::attention::KvRoom;
 use forebay_stages::recurrent::Recurrent;
 
 use super::MemoryRequest;
+use super::conversation::chat_bytes;
 use super::defaults::LARGE_BATCH;
-use crate::engine::{TokenRows, chat_bytes, device_boards};
 use crate::lent::{KV_CACHE, SCRATCH};
+use crate::token_rows::TokenRows;
 
 /// Memory that start-up and steps take beyond what is itemised: thread stacks, the ring, message queues, the
 /// allocator's slack, and the program's own pages when they are first run. Up to 4.5 MiB were measured.
@@ -158,7 +160,8 @@ fn claim_device(budget: &mut Budget, bundle: &Bundle, request: &MemoryRequest, m
     );
     let logits = request.max_logits.min(max_batch).max(1 + request.drafts);
     let steps = (max_batch, logits);
-    let boards = device_boards(bundle, steps, request.sparsity, device.shares_memory);
+    let rank = predictor_rank(bundle, request.sparsity == Sparsity::Predicted);
+    let boards = boards_bytes(bundle, steps, rank, device.shares_memory);
     budget.claim(
         "device_boards",
         boards,

@@ -8,8 +8,8 @@ use forebay_plans::size::format_size;
 
 use super::MemoryRequest;
 use super::items::{claim_weights, kv_room, scratch};
-use crate::engine::{Copies, LiveBudget};
 use crate::lent::{InUse, KV_CACHE, Lent, Loan, PARTS};
+use crate::live_budget::{Copies, LiveBudget};
 
 /// How often less is lent than the last time, if that much cannot be given back.
 const LENDING_TRIALS: usize = 3;

@@ -1,6 +1,7 @@
 //! Divides the budget: everything is itemised before anything is allocated.
 
 mod attention;
+mod conversation;
 mod defaults;
 mod items;
 mod lending;
@@ -10,6 +11,7 @@ use forebay_models::bundle::Bundle;
 use forebay_models::kv_type::KvType;
 use forebay_models::tokenizer::EncodingMemory;
 use forebay_plans::budget::Budget;
+use forebay_plans::on_device::OnDevice;
 use forebay_plans::residency::{
     Pipeline, ResidencyPlan, ResidencyRequest, Sparsity, all_pinned_bytes, decide,
     least_weight_bytes, table_bytes,
@@ -25,6 +27,7 @@ use items::{claim_page_tables, claim_weights, fixed_items, logits_bytes};
 use lending::{claim_lent, lend};
 use uploads::{choose_uploads, upload_window};
 
+pub(crate) use conversation::longest_conversation;
 pub(crate) use defaults::DEFAULT_CONTEXT;
 pub(crate) use items::{kv_bytes_read, state_bytes};
 
@@ -123,6 +126,8 @@ pub(crate) struct MemoryPlan {
     /// Most tokens of a draft.
     pub drafts: usize,
     pub residency: ResidencyPlan,
+    /// What of it a device computes: until that is chosen, only what is copied to it.
+    pub on_device: OnDevice,
     /// What each item has when nothing has been generated.
     pub budget: Budget,
     /// What weights have until something else needs it.
@@ -192,13 +197,7 @@ fn plan_for(
 ) -> Result<MemoryPlan, Error> {
     let mut budget = fixed_items(bundle, request, context, max_batch);
     let drafts = longest_drafts(bundle, request, drafts, max_batch);
-    let scored = request.max_logits.min(max_batch);
-    let max_logits = scored.max(1 + drafts);
-    let more = ((max_logits - scored) * logits_bytes(bundle)) as u64;
-    if more > 0 {
-        let why = format!("logits of up to {drafts} tokens that are run ahead");
-        budget.claim("drafts", more, why);
-    }
+    let max_logits = claim_logits(&mut budget, bundle, request, (max_batch, drafts));
     let threads = request.threads;
     let least = least_weight_bytes(bundle, threads, request.sparsity);
     let whole = all_pinned_bytes(bundle, request.sparsity);
@@ -231,12 +230,14 @@ fn plan_for(
         stream_window: request.stream_window,
         neuron_cache: request.neuron_cache,
     };
-    let Some(mut residency) = decide(bundle, &wanted) else {
+    let Some(residency) = decide(bundle, &wanted) else {
         return Err(too_small);
     };
+    let mut on_device = OnDevice::default();
     if let (Some(window), Some(device)) = (window, request.device) {
         let through = (&device, max_batch, window);
-        if !choose_uploads(&mut budget, bundle, through, &mut residency) {
+        on_device.uploads = choose_uploads(&mut budget, bundle, through, &residency);
+        if on_device.uploads.is_none() {
             let without = request.without_uploads();
             return plan_for(bundle, &without, context, (max_batch, drafts));
         }
@@ -258,8 +259,26 @@ fn plan_for(
         max_logits,
         drafts,
         residency,
+        on_device,
         budget,
     })
+}
+
+/// Claims what `drafts` need beside the logits that are asked for, and returns how many rows a step may have.
+fn claim_logits(
+    budget: &mut Budget,
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    (max_batch, drafts): (usize, usize),
+) -> usize {
+    let scored = request.max_logits.min(max_batch);
+    let rows = scored.max(1 + drafts);
+    let more = ((rows - scored) * logits_bytes(bundle)) as u64;
+    if more > 0 {
+        let why = format!("logits of up to {drafts} tokens that are run ahead");
+        budget.claim("drafts", more, why);
+    }
+    rows
 }
 
 /// Claims the minimum of weights, for an error that names what is needed.

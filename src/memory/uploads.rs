@@ -37,21 +37,18 @@ pub(super) fn upload_window(
     (window, window.map_or(0, |window| window.bytes(costs)))
 }
 
-/// Copies streamed clusters through the `window`, if some of what is streamed pays there; false if nothing does: then the
+/// Streamed clusters that are copied through the `window`; `None` if that pays for nothing that is streamed: then the
 /// window's memory is for weights.
 pub(super) fn choose_uploads(
     budget: &mut Budget,
     bundle: &Bundle,
     (device, max_batch, window): (&DeviceRequest, usize, UploadWindow),
-    residency: &mut ResidencyPlan,
-) -> bool {
+    residency: &ResidencyPlan,
+) -> Option<Uploads> {
     let share = device.uploads.unwrap_or_default();
-    let Some(uploads) = Uploads::choose(bundle, residency, window, share) else {
-        return false;
-    };
+    let uploads = Uploads::choose(bundle, residency, window, share)?;
     claim_uploads(budget, bundle, (device, max_batch), uploads.window);
-    residency.on_device.uploads = Some(uploads);
-    true
+    Some(uploads)
 }
 
 fn claim_uploads(

@@ -11,8 +11,8 @@ use crate::expert_input::{ClusterTokens, ExpertInput};
 use crate::flight::Flight;
 use crate::kernels::{Activations, KernelTable};
 use crate::live_mask::LiveMask;
-use crate::pred::Rule;
 use crate::router::Routes;
+use crate::rule::Rule;
 use crate::sequences::TokenPlace;
 use crate::weights::Weights;
 

@@ -145,7 +145,7 @@ fn the_placement_gives_devices_the_formats_that_they_multiply() {
     use forebay_devices::FORMATS;
     for format in forebay::BlockType::ALL {
         assert_eq!(
-            forebay_plans::placement::multiplies(format),
+            forebay_plans::device_formats::multiplies(format),
             FORMATS.contains(&format),
             "{format}"
         );

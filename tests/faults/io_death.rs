@@ -10,10 +10,13 @@ use forebay_actors::fault::{Fault, FaultCell};
 use forebay_actors::io::{Driver, DriverChoice, ReadDone, ReadOp, Waker, open_driver};
 use forebay_actors::load::load_resident;
 use forebay_actors::memory::WeightMemory;
-use forebay_actors::runtime::{NeuronOptions, Runtime, RuntimeOptions, Shared, Step, StepTokens};
+use forebay_actors::runtime::{Runtime, RuntimeOptions};
+use forebay_actors::shared::{NeuronOptions, Shared};
+use forebay_actors::step::{Step, StepTokens};
 use forebay_models::bundle::Bundle;
 use forebay_models::kv_type::KvType;
 use forebay_plans::fewer_experts::FewerExperts;
+use forebay_plans::on_device::OnDevice;
 use forebay_plans::preload::SEQUENTIAL_GAIN;
 use forebay_plans::program::compile;
 use forebay_plans::residency::{
@@ -23,7 +26,7 @@ use forebay_queues::lending::Lending;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::KernelTable;
-use forebay_stages::pred::Rule;
+use forebay_stages::rule::Rule;
 use forebay_stages::sequences::{Sequences, TokenPlace};
 use forebay_stages::weights::Resident;
 
@@ -139,6 +142,7 @@ fn graph(scratch: &Scratch, reads: usize, death: Death) -> Runtime {
         max_batch: 1,
         threads,
         plan,
+        on_device: OnDevice::default(),
         bundle,
     });
     let dying = Dying {

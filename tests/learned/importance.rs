@@ -6,11 +6,12 @@ use std::path::Path;
 
 use forebay::learn::measure_importance;
 use forebay::{Engine, EngineBuilder, Error};
-use forebay_models::gguf::{read_imatrix, write_imatrix};
 use forebay_models::importance::Importance;
+use forebay_models::importance::{read_imatrix, write_imatrix};
 use forebay_models::oracle::{InputSums, Oracle};
 use forebay_models::source;
-use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use forebay_models::source::TensorSource;
+use forebay_models::tensor::{LayerTensor, TensorId};
 use forebay_models::tokenizer::Tokenizer;
 
 use crate::support::{TemporaryFile, json, scratch, tiny, tiny_folder};

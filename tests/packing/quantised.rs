@@ -6,8 +6,8 @@ use std::sync::Arc;
 use forebay::packed;
 use forebay_models::block::BlockType;
 use forebay_models::bundle::PackOptions;
-use forebay_models::gguf::read_imatrix;
 use forebay_models::importance::Importance;
+use forebay_models::importance::read_imatrix;
 
 use crate::program::{answer, forebay};
 use crate::scratch::Scratch;

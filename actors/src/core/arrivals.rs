@@ -10,7 +10,7 @@ use super::{Core, State};
 use crate::fault::Fault;
 use crate::io::{ReadDone, ReadFault};
 use crate::io_link::{IoLink, ReadTag};
-use crate::runtime::Shared;
+use crate::shared::Shared;
 
 impl Core {
     /// Receives finished reads from the I/O actor, and what a device has done for this core.

@@ -13,7 +13,8 @@ use forebay_traces::record::Reason;
 use super::phases::Apart;
 use super::{Core, State};
 use crate::device::{DeviceLink, Errand, Move, Moving, Outcome, gather};
-use crate::runtime::{Shared, Step};
+use crate::shared::Shared;
+use crate::step::Step;
 use crate::wiring::Stages;
 
 impl Core {
@@ -26,7 +27,7 @@ impl Core {
         let places = places(&shared, &self.step, number) as usize;
         let parts = shared.device.as_ref().and_then(|device| device.of(number));
         if let (Some(part), true) = (parts, places > 0) {
-            let items = &shared.plan.on_device.phases[number].items[..places];
+            let items = &shared.on_device.phases[number].items[..places];
             link.begin(&self.apart(number).frame, part, items);
         }
         self.device = Some(link);
@@ -128,7 +129,7 @@ impl Core {
                     Move::Unload(phase, segment) => (phase, Errand::Unload(segment)),
                     Move::Reserve(phase, bytes) => (phase, Errand::Reserve(bytes)),
                     Move::Load(phase) => {
-                        let of_phase = &shared.plan.on_device.phases[phase];
+                        let of_phase = &shared.on_device.phases[phase];
                         let bytes = gather(&shared.bundle, of_phase, &shared.resident);
                         (phase, Errand::Load(bytes.ok()?))
                     }
@@ -167,7 +168,7 @@ pub(super) fn places(shared: &Shared, step: &Step, number: usize) -> u32 {
     let Some(_) = device.and_then(|device| device.of(number)) else {
         return 0;
     };
-    let planned = shared.plan.on_device.phases[number].places(step.tokens.places.len());
+    let planned = shared.on_device.phases[number].places(step.tokens.places.len());
     let (part, all) = (u32::from(step.device_part), u32::from(PARTS));
     (planned * part + all / 2) / all
 }

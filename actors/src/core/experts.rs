@@ -5,7 +5,8 @@ use forebay_stages::expert_store::Request;
 use forebay_stages::router::Routes;
 
 use super::Core;
-use crate::runtime::{Shared, Step};
+use crate::shared::Shared;
+use crate::step::Step;
 
 /// A step of a prompt uses most experts of a layer if its tokens use this many times as many as there are: of those that
 /// are used equally often, one in twenty remains unused.

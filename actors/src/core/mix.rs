@@ -9,9 +9,9 @@ use forebay_stages::recurrent::{Recurrent, RecurrentWeights};
 use forebay_traces::record::Stage;
 
 use super::Core;
-use super::parts::widest_mixed;
 use crate::device::Attender;
-use crate::runtime::{Shared, Step};
+use crate::shared::Shared;
+use crate::step::Step;
 
 /// The mixers of one core.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl Mixers {
             attender,
             is_under_way: false,
             qkv: vec![0.0; batch * network.widest_mixer_in()],
-            heads: vec![0.0; batch * widest_mixed(network)],
+            heads: vec![0.0; batch * network.widest_mixed()],
         }
     }
 

@@ -36,7 +36,8 @@ use crate::fault::Fault;
 use crate::io::ReadFault;
 use crate::io_link::IoLink;
 use crate::prefill::{PrefillGraph, Prompts};
-use crate::runtime::{Shared, Sizes, Step, StepDone};
+use crate::shared::Shared;
+use crate::step::{Sizes, Step, StepDone};
 use crate::wiring::{Stages, Wiring};
 use mix::Mixers;
 use recorder::Recorder;
@@ -44,7 +45,7 @@ use residual::Residual;
 
 pub use census::Census;
 pub use parts::max_rows;
-pub(crate) use parts::{CoreParts, build_core, most_reads, widest};
+pub(crate) use parts::{CoreParts, build_core, most_reads};
 pub use scratch::scratch_bytes_for;
 
 /// What a core is doing.

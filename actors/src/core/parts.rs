@@ -13,8 +13,9 @@ use forebay_queues::exchange::Member;
 use forebay_queues::lane::{LaneRx, LaneTx};
 use forebay_stages::contract::Outbox;
 use forebay_stages::early::Early;
+use forebay_stages::expert_flights::ExpertFlights;
 use forebay_stages::expert_input::ExpertInput;
-use forebay_stages::expert_store::{ExpertFlights, ExpertMemory, ExpertStore, MOST_READS};
+use forebay_stages::expert_store::{ExpertMemory, ExpertStore, MOST_READS};
 use forebay_stages::gc::Gc;
 use forebay_stages::gio::{Gio, Reader};
 use forebay_stages::neuron_store::{NeuronRules, NeuronStore};
@@ -38,7 +39,8 @@ use crate::device::DeviceEnds;
 use crate::io_link::IoLink;
 use crate::memory::CoreMemory;
 use crate::prefill::{PrefillGraph, Prompts};
-use crate::runtime::{Shared, Sizes, Step, StepDone};
+use crate::shared::Shared;
+use crate::step::{Sizes, Step, StepDone};
 use crate::wiring::{Stages, Wiring};
 
 /// Everything one core is built from.
@@ -133,7 +135,7 @@ pub(crate) fn build_core(shared: &Arc<Shared>, parts: CoreParts) -> Core {
         prefill: PrefillGraph,
         stages,
         mixers: Mixers::new(shared, rank, attender),
-        residual: residual(shared, widest(network, shared.predictor_rank())),
+        residual: residual(shared, network.widest_input(shared.predictor_rank())),
         expert_input: expert_input(network, batch),
         weights: Weights::new(Arc::clone(&shared.resident), evictable, store, experts),
         out: Outbox::new(flights),
@@ -264,20 +266,6 @@ pub(super) fn tokens_by_neuron(bundle: &Bundle, batch: usize) -> usize {
         true => batch,
         false => 0,
     }
-}
-
-/// Columns of the widest matrix's input, including the predictor's.
-pub(crate) fn widest(network: &Network, rank: usize) -> usize {
-    let own = network.d_model.max(network.input_width());
-    let mixers = network.widest_mixer_out().max(network.widest_query_rank());
-    let others = mixers.max(network.widest_routing());
-    own.max(others).max(rank)
-}
-
-/// Columns of what heads or channels of the widest mixer yield.
-pub(super) fn widest_mixed(network: &Network) -> usize {
-    let latents = network.widest_latents();
-    network.widest_mixer_out().max(latents)
 }
 
 /// Maximum number of rows in a row cluster, and columns of the input of a head that has its own.

@@ -307,10 +307,11 @@ impl Core {
         ) else {
             return;
         };
-        let experts = self.shared.network().experts(phase.layer);
-        let items = (phase.neurons(), experts.map_or(0, |e| e.count));
+        let routed = self.shared.network().experts(phase.layer);
+        let items = (phase.neurons(), routed.map_or(0, |e| e.count));
         let board = (&self.shared.boards.held, self.rank);
-        preference.publish(items, &self.weights.experts, board);
+        let experts = &self.weights.experts;
+        preference.publish(items, |key| experts.has(key), board);
     }
 
     /// Publishes the core's part, and waits for the others.

@@ -15,7 +15,7 @@ use forebay_traces::record::{Reason, Stage};
 use super::parts::max_flights;
 use super::phases::Apart;
 use super::{Core, State};
-use crate::runtime::Sizes;
+use crate::step::Sizes;
 
 impl Core {
     /// A step without tokens: the caches get their new size, then clusters on a device are given back or copied again, then

@@ -15,9 +15,7 @@ use forebay_stages::rows::Rows;
 use forebay_stages::udc::Udc;
 
 use super::Core;
-use super::parts::{
-    expert_input_bytes, max_neurons, max_rows, tokens_by_neuron, widest, widest_mixed,
-};
+use super::parts::{expert_input_bytes, max_neurons, max_rows, tokens_by_neuron};
 use super::residual::Residual;
 
 /// More than the buffers of a core, and its boards, that give memory back: each may keep a page.
@@ -77,7 +75,7 @@ fn experts_of_layer(bundle: &Bundle, threads: usize) -> usize {
 fn bytes_of_steps(bundle: &Bundle, threads: usize, batch: usize, rank: usize) -> usize {
     let network = &bundle.meta.network;
     let neurons = max_neurons(bundle);
-    let per_core = Residual::bytes_of_steps(network, batch, widest(network, rank), rank)
+    let per_core = Residual::bytes_of_steps(network, batch, network.widest_input(rank), rank)
         + Udc::bytes_of_steps((batch, neurons, network.d_model))
         + Rows::bytes_of_steps(batch, max_rows(bundle))
         + batch * network.widest_mixer_in() * size_of::<f32>()
@@ -86,7 +84,7 @@ fn bytes_of_steps(bundle: &Bundle, threads: usize, batch: usize, rank: usize) ->
         + threads * per_core
         + flights(bundle, threads) * Flight::bytes_of_steps(batch, neurons)
         // Each core has room for all heads and uses that of its own.
-        + batch * widest_mixed(network) * size_of::<f32>()
+        + batch * network.widest_mixed() * size_of::<f32>()
 }
 
 /// Bytes of the other buffers, for steps of `batch` tokens, of which `max_logits` want logits.

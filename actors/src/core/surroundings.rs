@@ -9,7 +9,8 @@ use forebay_plans::program::{NormAt, Phase, Program, Work};
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::KernelTable;
 
-use crate::runtime::{Shared, Step};
+use crate::shared::Shared;
+use crate::step::Step;
 
 /// From so many tokens on, a core keeps up the residual stream of its part of them. Of fewer, it takes less time to add
 /// all cores' results of all tokens on each core than to wait once more for the others.

@@ -8,8 +8,6 @@ use forebay_plans::program::Item;
 use forebay_plans::uploads::{MAX_PLACES, UploadCosts};
 use forebay_stages::kernels::Activations;
 
-use crate::core::widest;
-
 /// While the device's thread copies from one carrier, the core fills the other.
 pub(super) const CARRIERS: usize = 2;
 /// Bytes of what a driver keeps besides: tables of panels.
@@ -50,7 +48,7 @@ impl JobRoom {
     /// Predictors in use have at most `rank`.
     pub fn new(bundle: &Bundle, (batch, max_logits): (usize, usize), rank: usize) -> Self {
         let network = &bundle.meta.network;
-        let columns = widest(network, rank);
+        let columns = network.widest_input(rank);
         let d_model = network.d_model;
         let mixers = network.widest_mixer_in().max(d_model).max(rank);
         let others = network.widest_routing().max(network.inputs_width());

@@ -11,7 +11,7 @@ use forebay_stages::gio::{Reader, WindowTally};
 use forebay_stages::neuron_store::NeuronStore;
 use forebay_traces::record::Stage;
 
-use crate::runtime::Shared;
+use crate::shared::Shared;
 use crate::wiring::Stages;
 
 /// What a core keeps for prompts.

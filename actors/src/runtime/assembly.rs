@@ -15,13 +15,14 @@ use forebay_stages::weights::SharedEvictables;
 use forebay_traces::lane::TraceLane;
 
 use super::device_part::DevicePart;
-use super::{Shared, Sizes, Step, StepDone};
 use crate::core::{Core, CoreParts, build_core, most_reads};
 use crate::device::{DeviceEnds, DeviceLanes, JobRoom, OwnAttention, device_lanes};
 use crate::fault::Fault;
 use crate::io::Driver;
 use crate::io_link::{IoLanes, RowLink, io_lanes};
 use crate::memory::{CoreMemory, row_buffers};
+use crate::shared::Shared;
+use crate::step::{Sizes, Step, StepDone};
 
 /// A trace lane of the I/O queue has 1/`IO_LANE_SHARE` of the records of a core's: reads are fewer and longer.
 pub const IO_LANE_SHARE: usize = 32;
@@ -145,7 +146,7 @@ impl Assembly {
                 distrust: false,
                 resizes: false,
                 n_tokens: 0,
-                part: DevicePart::new(shared.plan.on_device.learns),
+                part: DevicePart::new(shared.on_device.learns),
             },
             lanes,
             rows,
@@ -173,7 +174,7 @@ fn device(
     let own = |rank| OwnAttention::of(network, kv, (rank, cores.len()), batch);
     let room = (room, (0..cores.len()).map(own).collect());
     let trace = TraceLane::new("device", trace_records);
-    let uploads = shared.plan.on_device.uploads.as_ref();
+    let uploads = shared.on_device.uploads.as_ref();
     let uploads = uploads.map(|uploads| (uploads, &shared.plan.owner[..]));
     Some(device_lanes(device, room, uploads, cores, trace))
 }

@@ -19,7 +19,7 @@ use forebay_plans::program::Program;
 use forebay_queues::exchange::Aborter;
 use forebay_traces::lane::TraceLane;
 
-use super::{Assembly, CoreSeed, Shared, Sizes, Step, StepDone, Steps, when_io_stops};
+use super::{Assembly, CoreSeed, Steps, when_io_stops};
 use crate::device::DeviceThread;
 use crate::fault::{Fault, cause_of_panic};
 use crate::io::Driver;
@@ -27,6 +27,8 @@ use crate::io_counters::IoCounters;
 use crate::io_link::RowLink;
 use crate::io_thread::IoThread;
 use crate::memory::CoreMemory;
+use crate::shared::Shared;
+use crate::step::{Sizes, Step, StepDone};
 
 pub use super::assembly::IO_LANE_SHARE;
 

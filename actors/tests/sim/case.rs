@@ -1,7 +1,9 @@
 //! One simulation's circumstances, drawn from its seed: model, plan, modes, disk, schedule.
 
+use std::collections::BTreeMap;
+
 use forebay_actors::io::simulated::Weather;
-use forebay_actors::runtime::NeuronOptions;
+use forebay_actors::shared::NeuronOptions;
 use forebay_devices::simulated::Behaviour;
 use forebay_models::bundle::{Bundle, FfnGeometry, FfnLayout};
 use forebay_models::network::Content;
@@ -33,6 +35,8 @@ pub struct Case {
     pub sequences: usize,
     pub io_depth: u16,
     pub plan: ResidencyPlan,
+    /// What of it a device computes.
+    pub on_device: OnDevice,
     /// Part of the cached neurons that are there from the start, percent.
     pub hot_percent: usize,
     /// The disk while nothing is wrong.
@@ -45,7 +49,7 @@ pub struct Case {
     pub fewer: FewerExperts,
     /// Of how many of the next layers the experts are guessed.
     pub guesses: usize,
-    /// The device that has the clusters `plan.on_device`, if there are any.
+    /// The device that has the clusters `on_device`, if there are any.
     pub device: Behaviour,
 }
 
@@ -94,6 +98,7 @@ impl Case {
                 false => FewerExperts::default(),
             },
             guesses: random.one_of(&[0, 0, 1, 2, 3]),
+            on_device: OnDevice::default(),
             device: Behaviour::ideal(),
         }
     }
@@ -167,7 +172,7 @@ fn plan(
         neuron_cache: NeuronCachePlan::default(),
         expert_cache: ExpertCachePlan::default(),
         pinned_bytes: 0,
-        on_device: OnDevice::default(),
+        device_places: BTreeMap::new(),
     };
     let pinned = if prompts {
         100

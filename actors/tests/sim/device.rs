@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use forebay_actors::device::{DeviceActor, DeviceLanes, DeviceParts, KvCopies};
-use forebay_actors::runtime::Shared;
+use forebay_actors::shared::Shared;
 use forebay_devices::DeviceDriver;
 use forebay_devices::simulated::{Behaviour, SimulatedDevice};
 use forebay_models::bundle::Bundle;
@@ -30,7 +30,7 @@ pub fn draw(seed: u64, case: &mut Case, model: &Model) {
     if case.pipeline == Pipeline::Cluster && random.chance(30) {
         let bundle = model.bundle();
         place(&mut random, case, &bundle);
-        case.plan.on_device.uploads = uploads(&mut random, case, &bundle);
+        case.on_device.uploads = uploads(&mut random, case, &bundle);
     }
 }
 
@@ -56,7 +56,8 @@ fn place(random: &mut Random, case: &mut Case, bundle: &Bundle) {
         piece: u64::MAX,
         in_pages: false,
     };
-    case.plan.on_device = OnDevice::choose(bundle, &programs, neurons, |_| shares, room);
+    case.on_device = OnDevice::choose(bundle, &programs, neurons, |_| shares, room);
+    case.plan.device_places = case.on_device.places();
     case.device = Behaviour {
         job_ns: random.one_of(&[0, 1_000, 300_000, 30_000_000]),
         memory_bytes: random.one_of(&[10_000, u64::MAX, u64::MAX, u64::MAX]),
@@ -68,7 +69,7 @@ fn place(random: &mut Random, case: &mut Case, bundle: &Bundle) {
     case.device.imports = random.chance(30);
     let part = random.one_of(&[0.3, 0.7, 1.0]);
     // Nothing learns: that takes real time, and a seed means the same every time.
-    case.plan.on_device.attention = random.chance(60).then_some(part);
+    case.on_device.attention = random.chance(60).then_some(part);
 }
 
 /// The streamed clusters that a device computes in prompts, perhaps.
@@ -95,7 +96,7 @@ pub fn draw_uploads(random: &mut Random, models: &[Model]) -> Case {
         if let Some(uploads) = uploads(random, &case, &bundle) {
             case.max_batch = random.within(16..=CONTEXT);
             place(random, &mut case, &bundle);
-            case.plan.on_device.uploads = Some(uploads);
+            case.on_device.uploads = Some(uploads);
             return case;
         }
     }
@@ -109,7 +110,7 @@ pub fn load(
     (resident, kv): (&Resident, &KvRoom),
 ) -> (SimulatedDevice, Option<DeviceParts>) {
     let mut driver = SimulatedDevice::new(KernelTable::best(), 2, case.device.clone());
-    let on_device = &case.plan.on_device;
+    let on_device = &case.on_device;
     let limits = (Duration::MAX, 0);
     let of_cores = (resident, kv, case.threads);
     let (parts, _) = DeviceParts::load(&mut driver, bundle, on_device, of_cores, limits);
@@ -153,7 +154,7 @@ impl Beside {
             return Ok(());
         };
         let (gone, behaviour) = (parts.account.is_gone(), self.actor.driver().behaviour());
-        let (mut bytes, phases) = (0, &shared.plan.on_device.phases);
+        let (mut bytes, phases) = (0, &shared.on_device.phases);
         for (number, phase) in phases.iter().enumerate() {
             let has = parts.of(number).is_some() && !gone;
             if has && !behaviour.imports {
@@ -170,7 +171,7 @@ impl Beside {
             }
         }
         let window = parts.window().and_then(|window| window.segment());
-        if let (Some(_), Some(uploads), false) = (window, &shared.plan.on_device.uploads, gone) {
+        if let (Some(_), Some(uploads), false) = (window, &shared.on_device.uploads, gone) {
             if keep <= phases.len() {
                 return Err(format!("the window is there with {keep} phases"));
             }

@@ -1,7 +1,7 @@
 //! A generation as the driver runs it: a prompt in batches, then token by token.
 
 use forebay_actors::fault::Fault;
-use forebay_actors::runtime::{Sizes, Step, StepDone};
+use forebay_actors::step::{Sizes, Step, StepDone};
 use forebay_plans::giving_way::GivingWay;
 
 use crate::case::Case;
@@ -172,7 +172,7 @@ fn resize(world: &mut World, visits: &mut Visits, random: &mut Random) -> Result
         return Ok(());
     }
     // What is only a device's is not drawn: a seed means the same with it and without.
-    let phases = shared.plan.on_device.phases.len();
+    let phases = shared.on_device.phases.len();
     let phases_on_device = world.turns as usize % (phases + 2);
     let given = match order.is_empty() && cells == 0 {
         true => 0,

@@ -11,7 +11,8 @@ use forebay_models::bundle::{Bundle, PackOptions, pack};
 use forebay_models::error::Result;
 use forebay_models::kv_type::KvType;
 use forebay_models::network::{Content, Network, Rope, RopePairing, RopeScaling, Uniform};
-use forebay_models::tensor::{LayerTensor as T, TensorId, TensorMeta, TensorSource};
+use forebay_models::source::TensorSource;
+use forebay_models::tensor::{LayerTensor as T, TensorId, TensorMeta};
 use forebay_models::tokenizer::{TokenizerModel, TokenizerSpec};
 use forebay_plans::residency::Sparsity;
 

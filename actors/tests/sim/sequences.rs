@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_actors::runtime::{Step, StepTokens};
+use forebay_actors::step::{Step, StepTokens};
 use forebay_models::kv_type::KvType;
 use forebay_models::source;
 use forebay_stages::sequences::{SequenceId, TokenPlace};

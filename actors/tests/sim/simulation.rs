@@ -1,5 +1,7 @@
 //! One seed: a case, a few generations in it, with or without trouble, and all checks.
 
+use std::collections::BTreeMap;
+
 use forebay_actors::fault::Fault;
 use forebay_actors::io::simulated::Weather;
 use forebay_devices::simulated::Behaviour;
@@ -323,7 +325,7 @@ fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
             neuron_cache: NeuronCachePlan::default(),
             expert_cache: ExpertCachePlan::default(),
             pinned_bytes: 0,
-            on_device: OnDevice::default(),
+            device_places: BTreeMap::new(),
         },
         hot_percent: 0,
         weather: Weather::calm(),
@@ -331,6 +333,7 @@ fn in_memory(model: &Model, sparsity: Sparsity) -> Result<Logits, String> {
         turn_ns: 1,
         fewer: FewerExperts::default(),
         guesses: 0,
+        on_device: OnDevice::default(),
         device: Behaviour::ideal(),
     };
     let mut random = Random::new(0);

@@ -93,10 +93,10 @@ impl Visits {
             owner: case.plan.owner.clone(),
             residency: case.plan.residency.clone(),
             on_device: (0..case.plan.residency.len() as u32)
-                .map(|cluster| case.plan.on_device.place(cluster).is_some())
+                .map(|cluster| case.plan.device_places.contains_key(&cluster))
                 .collect(),
             uploaded: {
-                let uploads = case.plan.on_device.uploads.iter();
+                let uploads = case.on_device.uploads.iter();
                 let mut uploaded = vec![false; case.plan.residency.len()];
                 let clusters = uploads.flat_map(|uploads| uploads.clusters());
                 clusters.for_each(|(cluster, _)| uploaded[cluster as usize] = true);

@@ -10,9 +10,9 @@ use forebay_actors::io::{Driver, IoActor, IoLimits};
 use forebay_actors::io_link::{Completions, Requests, RowLink};
 use forebay_actors::load::{HotSet, load_resident};
 use forebay_actors::memory::{CoreMemory, WeightMemory};
-use forebay_actors::runtime::{
-    Assembly, CoreSeed, Shared, StepTokens, Steps, predictor_rank, when_io_stops,
-};
+use forebay_actors::runtime::{Assembly, CoreSeed, Steps, when_io_stops};
+use forebay_actors::shared::{Shared, predictor_rank};
+use forebay_actors::step::StepTokens;
 use forebay_devices::simulated::SimulatedDevice;
 use forebay_models::bundle::HotNeuron;
 use forebay_plans::preload::SEQUENTIAL_GAIN;
@@ -24,7 +24,7 @@ use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
 use forebay_stages::contract::Turn;
 use forebay_stages::kernels::KernelTable;
-use forebay_stages::pred::Rule;
+use forebay_stages::rule::Rule;
 use forebay_stages::sequences::{SequenceId, Sequences, TokenPlace};
 use forebay_stages::weights::Resident;
 use forebay_traces::record::Reason;
@@ -148,6 +148,7 @@ impl World {
             lending: Lending::new(case.threads),
             bundle,
             plan: case.plan.clone(),
+            on_device: case.on_device.clone(),
             neurons,
             fewer: case.fewer,
             sequential_gain: SEQUENTIAL_GAIN,

@@ -7,12 +7,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::fields::Fields;
+use super::gguf_fields;
 use super::neutral::{self, Neutral};
 use crate::block::{BlockType, dequantize};
 use crate::error::{ModelError, Result};
-use crate::gguf::{self, Gguf};
-use crate::source::fields::Fields;
-use crate::source::limits::{self, MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS};
+use crate::gguf::Gguf;
+use crate::limits::{self, MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS};
 
 /// Key and field of the number of layers that predict further tokens.
 const FURTHER: (&str, &str) = ("nextn_predict_layers", "num_nextn_predict_layers");
@@ -232,7 +233,7 @@ impl<'a> Metadata<'a> {
     /// Human-readable name of the model.
     pub(super) fn name(&self) -> String {
         match self.file {
-            File::Gguf(gguf) => gguf::model_name(gguf),
+            File::Gguf(gguf) => gguf_fields::model_name(gguf),
             File::Hf(folder) => {
                 // "." and ".." have no file name.
                 let full = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf());
@@ -245,7 +246,7 @@ impl<'a> Metadata<'a> {
     /// Rows of the embedding.
     pub(super) fn vocab_size(&self) -> Result<usize> {
         match self.file {
-            File::Gguf(gguf) => gguf::vocab_size(gguf),
+            File::Gguf(gguf) => gguf_fields::vocab_size(gguf),
             File::Hf(_) => self.size("", "vocab_size"),
         }
     }
@@ -265,7 +266,7 @@ impl<'a> Metadata<'a> {
     /// PowerInfer's `sparse_threshold`. For predictors in checkpoints it is a logit of 0.
     pub(super) fn predictor_threshold(&self) -> Result<f32> {
         match self.file {
-            File::Gguf(gguf) => gguf::predictor_threshold(gguf),
+            File::Gguf(gguf) => gguf_fields::predictor_threshold(gguf),
             File::Hf(_) => Ok(0.0),
         }
     }

@@ -11,9 +11,11 @@ mod ernie4_5;
 mod exaone4;
 mod experts;
 mod falcon;
+pub(crate) mod fields;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+mod gguf_fields;
 mod glm4;
 mod glm4moe;
 mod gpt2;
@@ -56,7 +58,7 @@ use serde_json::{Map, Value};
 use crate::error::{ModelError, Result};
 use crate::gguf::Gguf;
 use crate::network::Network;
-use crate::source::fields::Fields;
+use fields::Fields;
 use metadata::{File, Metadata};
 use names::Name;
 
@@ -186,11 +188,11 @@ pub(crate) struct Description {
     pub(crate) read: BTreeSet<String>,
 }
 
-/// Describes the model in a GGUF file. `fields` turns the keys under a prefix into typed fields.
+/// Describes the model in a GGUF file.
 ///
 /// # Errors
 /// An unknown architecture, a missing or wrong key, or one that requires what this engine does not support.
-pub(crate) fn of_gguf(gguf: &Gguf, fields: impl FnOnce(&str) -> Fields) -> Result<Description> {
+pub(crate) fn of_gguf(gguf: &Gguf) -> Result<Description> {
     const KEY: &str = "general.architecture";
     let missing = || ModelError::damaged(gguf.path(), KEY, "the metadata key is missing");
     let name = gguf.metadata().str(KEY).ok_or_else(missing)?;
@@ -206,14 +208,13 @@ pub(crate) fn of_gguf(gguf: &Gguf, fields: impl FnOnce(&str) -> Fields) -> Resul
         let remedy = supported(&names);
         return Err(ModelError::unsupported(gguf.path(), KEY, problem, remedy));
     };
-    let metadata = Metadata::new(File::Gguf(gguf), name, fields(name), None);
+    let metadata = Metadata::new(
+        File::Gguf(gguf),
+        name,
+        gguf_fields::fields(gguf, name),
+        None,
+    );
     describe(architecture, metadata, gguf.path(), Format::Gguf)
-}
-
-/// Whether SentencePiece vocabularies in GGUF files of this architecture have special tokens that swallow the white
-/// space behind them: the files do not say so.
-pub(crate) fn swallows_space(architecture: &str) -> bool {
-    phi3::PHI3.gguf.contains(&architecture)
 }
 
 /// Describes the model in a Hugging Face folder with these fields in its `config.json`.

@@ -2,10 +2,10 @@
 //! transformers 5, and the earlier `rope_theta` beside `rope_scaling`.
 
 use super::metadata::Metadata;
+use crate::arch::fields::Fields;
 use crate::error::Result;
+use crate::limits::MAX_CONTEXT;
 use crate::network::{NOT_ROTATED, Rope, RopePairing, RopeScaling, Temperature};
-use crate::source::fields::Fields;
-use crate::source::limits::MAX_CONTEXT;
 
 /// The share of a head that is rotated.
 const PART: &str = "partial_rotary_factor";

@@ -6,8 +6,8 @@ use std::path::Path;
 use super::geometry::{FfnGeometry, FfnLayout, MAX_BUNDLES, MAX_NEURONS};
 use super::meta::{BundleMeta, StoredMatrix};
 use crate::error::{ModelError, Result};
+use crate::limits::MAX_DIMENSION;
 use crate::network::Content;
-use crate::source::limits::MAX_DIMENSION;
 use crate::tensor::{LayerTensor, TensorId};
 
 /// Checks that sizes are within bounds and that the fields agree with each other.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::format::ALIGN;
 use crate::block::BlockType;
 use crate::lanes;
+use crate::network::HOT_GRANULE;
 use crate::panel::PANEL_ROWS;
 
 /// Minimum number of neurons in a cluster in the neuron layout.
@@ -20,9 +21,6 @@ const BUNDLE_CLUSTERS: usize = 8;
 
 /// Maximum number of neurons in a cluster, in either layout.
 pub const MAX_NEURONS: usize = 512;
-
-/// Hot neurons are a multiple of so many, and so are those of their clusters.
-pub const HOT_GRANULE: usize = 32;
 
 /// Rows inside a bundle start on cache-line boundaries.
 const ROW_ALIGN: usize = 64;

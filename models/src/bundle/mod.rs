@@ -20,7 +20,7 @@ mod writer;
 
 pub use amend::{Amendment, PackedPredictor, amend};
 pub use format::{ALIGN, DirectoryEntry, FORMAT_VERSION, HOT_VERSION, checksum};
-pub use geometry::{FfnGeometry, FfnLayout, HOT_GRANULE, MAX_BUNDLES, MAX_NEURONS};
+pub use geometry::{FfnGeometry, FfnLayout, MAX_BUNDLES, MAX_NEURONS};
 pub use hot_set::{HotNeuron, ffn_identity, hot_set_path, load_hot_set, save_hot_set};
 pub use meta::{BundleMeta, GateCalibration, LayerPredictor, SourceIdentity, StoredMatrix};
 pub use pack::{

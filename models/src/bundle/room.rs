@@ -7,7 +7,8 @@ use super::pack::{PackOptions, has_predictors};
 use crate::error::{ModelError, Result};
 use crate::files::folder_of;
 use crate::network::Content;
-use crate::tensor::{LayerTensor, TensorId, TensorSource};
+use crate::source::TensorSource;
+use crate::tensor::{LayerTensor, TensorId};
 
 /// What the user can do about it.
 const REMEDY: &str = "free some space or choose another folder with FOREBAY_CACHE or -o";

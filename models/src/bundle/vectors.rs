@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::network::Network;
-use crate::tensor::{TensorId, TensorSource, read_vector};
+use crate::source::{TensorSource, read_vector};
+use crate::tensor::TensorId;
 
 /// All vectors of a model, one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -220,7 +220,7 @@ impl Gguf {
     }
 
     /// Drops the headers and returns the files with their paths.
-    pub(super) fn into_files(self) -> Vec<(PathBuf, File)> {
+    pub(crate) fn into_files(self) -> Vec<(PathBuf, File)> {
         self.files
     }
 }

@@ -15,7 +15,7 @@ const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
 /// A tensor of the header.
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub name: String,
     /// Elements of a row, rows, …
     pub dims: Vec<usize>,
@@ -25,7 +25,7 @@ pub(super) struct Entry {
 }
 
 /// Everything before the first tensor's bytes, padded. Tensors follow in this order, each padded.
-pub(super) fn header(metadata: &Encoded, tensors: &[Entry]) -> Vec<u8> {
+pub(crate) fn header(metadata: &Encoded, tensors: &[Entry]) -> Vec<u8> {
     let mut b = b"GGUF".to_vec();
     b.extend(3u32.to_le_bytes());
     b.extend((tensors.len() as u64).to_le_bytes());
@@ -47,13 +47,13 @@ pub(super) fn header(metadata: &Encoded, tensors: &[Entry]) -> Vec<u8> {
 }
 
 /// Zeros from `len` to the next aligned offset.
-pub(super) fn padding(len: u64) -> Vec<u8> {
+pub(crate) fn padding(len: u64) -> Vec<u8> {
     vec![0; (len.next_multiple_of(ALIGN) - len) as usize]
 }
 
 /// Metadata being encoded.
 #[derive(Default)]
-pub(super) struct Encoded {
+pub(crate) struct Encoded {
     entries: u64,
     bytes: Vec<u8>,
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::value::{Array, Value};
 use crate::error::{ModelError, Result};
-use crate::tokenizer::limits::{MAX_MERGES, MAX_TOKENS};
+use crate::limits::{MAX_MERGES, MAX_TOKENS};
 
 /// Longest header read. The largest vocabularies need about 20 MiB; the limit bounds the memory
 /// that a hostile (sparse) file can claim.

@@ -14,6 +14,7 @@ mod mixer;
 mod rope;
 mod tensors;
 mod uniform;
+mod widest;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,9 @@ use crate::tensor::{LayerTensor, TensorId};
 
 /// So many layers ahead, experts may be guessed. Each layer costs Qwen3-30B-A3B 4 points of its 79% of right guesses.
 pub const MOST_GUESSED_LAYERS: usize = 3;
+
+/// Hot neurons are a multiple of so many, and so are those of their clusters.
+pub const HOT_GRANULE: usize = 32;
 
 /// A model's shape and constants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -392,12 +396,6 @@ impl Network {
         self.layers.iter().map(|l| l.ffn.body.d_ff).sum()
     }
 
-    /// Number of neurons in the layer that has the most.
-    pub fn widest_ffn(&self) -> usize {
-        let widths = self.layers.iter().map(|l| l.ffn.body.d_ff);
-        widths.max().unwrap_or(0)
-    }
-
     /// Whether any layer has hot neurons.
     pub fn has_hot_neurons(&self) -> bool {
         self.layers.iter().any(|l| l.ffn.body.hot > 0)
@@ -408,37 +406,6 @@ impl Network {
         self.layers
             .iter()
             .all(|l| l.ffn.body.activation.is_sparse())
-    }
-
-    /// Maximum number of columns of the results of a mixer's input matrices: of Q, K and V together.
-    pub fn widest_mixer_in(&self) -> usize {
-        let widths = self.layers.iter().map(|l| l.mixer.body.in_dim());
-        widths.max().unwrap_or(0)
-    }
-
-    /// Maximum number of columns of all heads or channels of a layer.
-    pub fn widest_mixer_out(&self) -> usize {
-        let widths = self.layers.iter().map(|l| l.mixer.body.out_dim());
-        widths.max().unwrap_or(0)
-    }
-
-    /// Maximum number of columns of the latents that all heads of a layer mix; 0 without latent attention.
-    pub fn widest_latents(&self) -> usize {
-        let latent = self.attentions().filter(|a| a.latent.is_some());
-        latent.map(Attention::mixed_dim).max().unwrap_or(0)
-    }
-
-    /// Maximum number of columns of matrices that have one for each head; 0 without latent attention.
-    pub fn widest_head_input(&self) -> usize {
-        let latents = self.attentions().filter_map(|a| a.latent);
-        let widths = latents.map(|latent| latent.plain_dim.max(latent.rank));
-        widths.max().unwrap_or(0)
-    }
-
-    /// Maximum number of columns of compressed queries; 0 if there are none.
-    pub fn widest_query_rank(&self) -> usize {
-        let ranks = self.attentions().filter_map(|a| a.latent?.query_rank);
-        ranks.max().unwrap_or(0)
     }
 
     /// Rows of each head if a matrix has one for each, which is multiplied by a part of the input: KUp and VUp.
@@ -454,12 +421,6 @@ impl Network {
         }
     }
 
-    /// Maximum number of columns of a router's results; 0 without experts.
-    pub fn widest_router(&self) -> usize {
-        let widths = (0..self.n_layers()).filter_map(|l| Some(self.experts(l)?.router_width()));
-        widths.max().unwrap_or(0)
-    }
-
     /// The experts of the layer that is `later` layers after `layer`, if its router may be applied to what that of
     /// `layer` is applied to, as a guess: both have inputs of FFNs, which differ little from layer to layer. Routers that
     /// choose before their layers are early enough: for SmallThinker guesses gained nothing.
@@ -469,16 +430,6 @@ impl Network {
             (!experts.router.before_layer).then_some(experts)
         };
         after_mixer(layer).and(after_mixer(layer + later))
-    }
-
-    /// Maximum number of columns of a router's results and those of the next layers', if they are guessed.
-    pub fn widest_routing(&self) -> usize {
-        let width = |l| {
-            let next = (1..=MOST_GUESSED_LAYERS).map_while(|later| self.guessed_at(l, later));
-            let next: usize = next.map(|next| next.count).sum();
-            Some(self.experts(l)?.router_width() + next)
-        };
-        (0..self.n_layers()).filter_map(width).max().unwrap_or(0)
     }
 
     /// Maximum number of experts of a layer that a token uses.

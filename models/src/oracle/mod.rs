@@ -19,7 +19,8 @@ use std::collections::BTreeMap;
 
 use crate::error::{ModelError, Result};
 use crate::network::{Block, Mixer, Network, Norm, NormKind};
-use crate::tensor::{LayerTensor as T, TensorId, TensorSource};
+use crate::source::TensorSource;
+use crate::tensor::{LayerTensor as T, TensorId};
 use weights::{Matrix, Weights, dot};
 
 /// A model as the papers define it, with its own f32 KV cache.

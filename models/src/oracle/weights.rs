@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::block::dequantize;
 use crate::error::{ModelError, Result};
-use crate::tensor::{LayerTensor, TensorId, TensorSource, read_vector};
+use crate::source::{TensorSource, read_vector};
+use crate::tensor::{LayerTensor, TensorId};
 
 /// A row-major matrix.
 pub(super) struct Matrix {

@@ -309,7 +309,7 @@ impl Inventory {
         self.files.iter().map(|(path, _)| path.as_path())
     }
 
-    /// [`crate::tensor::TensorSource::gguf_names`].
+    /// [`crate::source::TensorSource::gguf_names`].
     pub(crate) fn gguf_names(&self, network: &Network, id: TensorId) -> Vec<String> {
         let recurrent = match id {
             TensorId::Layer(layer, _) => network.mixer(layer).is_recurrent(),
@@ -318,13 +318,13 @@ impl Inventory {
         self.names.in_gguf(id, recurrent)
     }
 
-    /// [`crate::tensor::TensorSource::stored`].
+    /// [`crate::source::TensorSource::stored`].
     pub(crate) fn stored(&self, id: TensorId) -> Stored {
         let placed = self.placed.get(&id);
         placed.map_or(Stored::AsIs, |p| p.stored)
     }
 
-    /// [`crate::tensor::TensorSource::read`].
+    /// [`crate::source::TensorSource::read`].
     pub(crate) fn read(&self, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
         let Some(p) = self.placed.get(&id) else {
             return Err(ModelError::Parameter {

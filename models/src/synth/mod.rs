@@ -42,7 +42,8 @@ use std::path::{Path, PathBuf};
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
 use crate::network::{self, Content, Network};
-use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
+use crate::source::TensorSource;
+use crate::tensor::{LayerTensor, TensorId, TensorMeta};
 use crate::tokenizer::TokenizerSpec;
 
 pub use planting::{Planting, Routing};

@@ -293,8 +293,10 @@ mod tests {
 
     use super::super::{SynthOptions, SynthSource};
     use super::*;
-    use crate::gguf::{GgufSource, write_gguf};
-    use crate::tensor::{LayerTensor as T, TensorId, TensorSource};
+    use crate::export::write_gguf;
+    use crate::source::GgufSource;
+    use crate::source::TensorSource;
+    use crate::tensor::{LayerTensor as T, TensorId};
 
     /// Mixtral's blocks, narrow.
     #[test]

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::bpe::ByteLevelBpe;
 use super::detokenizer::{Detokenizer, TextPosition};
 use super::hf::HfEncoder;
-use super::limits::{MAX_MERGES, MAX_TOKENS};
 use super::merge::{BYTES_PER_SYMBOL, Merger};
 use super::pre_tokenizer::PreTokenizer;
 use super::room::{EncodingMemory, Room};
@@ -15,6 +14,7 @@ use super::spm::SentencePiece;
 use super::vocabulary::{TokenKind, Vocabulary};
 use super::{TokenizerModel, TokenizerSpec};
 use crate::error::{ModelError, Result};
+use crate::limits::{MAX_MERGES, MAX_TOKENS};
 
 /// What messages call a tokenizer, whose file is not known here.
 const TOKENIZER: &str = "tokenizer";

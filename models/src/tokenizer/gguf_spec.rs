@@ -5,7 +5,6 @@ use std::path::Path;
 
 use super::pre_tokenizer::{self, GEMMA4, PreTokenizer};
 use super::{TokenizerModel, TokenizerSpec, end_of_generation};
-use crate::arch::swallows_space;
 use crate::error::{ModelError, Result};
 use crate::gguf::Metadata;
 
@@ -140,7 +139,8 @@ fn sentence_piece(
         scores: scores.to_vec(),
         types,
         add_space_prefix: flag(meta, path, ADD_SPACE)?.unwrap_or(true),
-        swallows_space: meta.str(ARCHITECTURE).is_some_and(swallows_space),
+        // The special tokens of this architecture swallow the white space behind them; the file does not say so.
+        swallows_space: meta.str(ARCHITECTURE) == Some("phi3"),
     };
     Ok((model, true))
 }

@@ -21,11 +21,11 @@ use tokenizers::{
 };
 
 use super::detokenizer::TextPosition;
-use super::limits::MAX_TOKENS;
 use super::room::{Room, too_long};
 use super::special::Names;
 use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_token};
 use crate::error::{ModelError, Result};
+use crate::limits::MAX_TOKENS;
 use continuing::{Section, without_prefix};
 use seams::Seams;
 

@@ -12,7 +12,7 @@ use super::hf::outline;
 use super::limits::MAX_TOKENIZER_JSON;
 use super::{TokenizerModel, TokenizerSpec, end_of_generation};
 use crate::error::{ModelError, Result};
-use crate::source::limits::{MAX_SIDE_FILE, read_file};
+use crate::limits::{MAX_SIDE_FILE, read_file};
 
 /// Longest `tokenizer_config.json`; the longest known have 1.2 MB.
 const MAX_SETTINGS: u64 = 16 << 20;

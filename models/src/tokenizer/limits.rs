@@ -1,11 +1,5 @@
 //! Bounds on what tokenizers are read from: well above any model's, well below what exhausts memory.
 
-/// Most tokens of a vocabulary; the largest known have 262,144.
-pub(crate) const MAX_TOKENS: usize = 1 << 20;
-
-/// Most merges; the largest known have 514,906.
-pub(crate) const MAX_MERGES: usize = 1 << 20;
-
 /// Most tokens beside the model's own; the most known are 6,415.
 pub(crate) const MAX_ADDED: usize = 1 << 16;
 

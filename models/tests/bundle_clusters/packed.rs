@@ -10,7 +10,8 @@ use forebay_models::lanes::{extract_row as extract_laned, lane_order};
 use forebay_models::network::Content;
 use forebay_models::panel::{PANEL_ROWS, extract_row, panels_bytes};
 use forebay_models::source;
-use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use forebay_models::source::TensorSource;
+use forebay_models::tensor::{LayerTensor, TensorId};
 use tempfile::TempDir;
 
 use crate::gguf_writer::GgufWriter;

@@ -1,7 +1,8 @@
 //! Tensors: missing, misshapen or too many; and their bytes.
 
 use forebay_models::block::{BlockType, dequantize};
-use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use forebay_models::source::TensorSource;
+use forebay_models::tensor::{LayerTensor, TensorId};
 
 use crate::gguf_writer::{GgufWriter, Model};
 use crate::{open, opened, powerinfer, refused};

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay_models::hf::HfSource;
 use forebay_models::network::Network;
-use forebay_models::tensor::TensorSource;
+use forebay_models::source::HfSource;
+use forebay_models::source::TensorSource;
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::{Map, Value, json};

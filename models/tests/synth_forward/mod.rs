@@ -5,7 +5,8 @@
 
 use forebay_models::block::dequantize;
 use forebay_models::network::Activation;
-use forebay_models::tensor::{LayerTensor, TensorId, TensorSource};
+use forebay_models::source::TensorSource;
+use forebay_models::tensor::{LayerTensor, TensorId};
 
 /// What a layer's neurons did.
 pub struct Activity {

@@ -1,9 +1,10 @@
 //! What an operator costs with a share of it on the device.
 
+use crate::device_formats::multiplies;
 use std::borrow::Cow;
 
 use super::PARTS;
-use super::machine::{MachineKind, PlacementMachine, Processor, Together, multiplies};
+use super::machine::{MachineKind, PlacementMachine, Processor, Together};
 use super::operators::Operator;
 use super::plan::Choice;
 

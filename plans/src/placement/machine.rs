@@ -1,6 +1,5 @@
 //! Machines as the placement sees them.
 
-use forebay_models::block::BlockType;
 use serde::{Deserialize, Serialize};
 
 /// How a device is connected.
@@ -47,15 +46,6 @@ pub struct Device {
     /// Its own memory; `None` if it shares the CPU's.
     #[serde(flatten)]
     pub memory: Option<Memory>,
-}
-
-/// Whether devices' kernels multiply weights in this format.
-pub fn multiplies(format: BlockType) -> bool {
-    use BlockType as B;
-    matches!(
-        format,
-        B::Q4_0 | B::Q8_0 | B::Q4_K | B::Q5_K | B::Q6_K | B::MXFP4
-    )
 }
 
 /// What both processors read while both do, GB/s.

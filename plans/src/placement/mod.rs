@@ -29,9 +29,7 @@ mod plan;
 
 pub use baselines::{everything_on_the_cpu, everything_on_the_device, oato};
 pub use hot::{Border, NeuronWants, best_border};
-pub use machine::{
-    Device, MachineKind, Memory, PlacementMachine, Processor, Together, multiplies, published,
-};
+pub use machine::{Device, MachineKind, Memory, PlacementMachine, Processor, Together, published};
 pub use operators::{Operator, Streaming};
 pub use plan::{Choice, Explanation, Placement, break_even};
 

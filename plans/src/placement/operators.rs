@@ -6,8 +6,9 @@ use forebay_models::block::BlockType;
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnLayout};
 use forebay_models::network::{Attention, Content};
 
+use crate::device_formats::formats;
 use crate::program::{Program, Work};
-use crate::uploads::{MAX_PLACES, formats};
+use crate::uploads::MAX_PLACES;
 
 /// What a scale per 32 elements and its sums add to activations of one byte.
 const QUANTISED: f64 = 1.5;

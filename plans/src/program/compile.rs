@@ -83,8 +83,8 @@ impl<'a> Compiler<'a> {
             }
             let source = match plan.residency[i] {
                 Residency::OnFlash => continue,
-                Residency::Pinned => match plan.on_device.place(i as u32) {
-                    Some(place) => Source::Device { place },
+                Residency::Pinned => match plan.device_places.get(&(i as u32)) {
+                    Some(&place) => Source::Device { place },
                     None => Source::Pinned,
                 },
                 kept @ (Residency::GatePinned | Residency::Neurons) => {

@@ -6,7 +6,6 @@
 //! Where neurons are stored one by one, the Gates of a cluster may be read alone, and then the pairs of Up and Down of
 //! those neurons that are alive: the cell keeps what was read, and the next token that wants more of it adds to that.
 
-mod flights;
 mod guesses;
 mod parts;
 mod resize;
@@ -21,9 +20,9 @@ use forebay_queues::slab::Slot;
 use crate::cache::{NeuronCache, PolicyKind};
 use crate::live_mask::LiveMask;
 
-pub use flights::ExpertFlights;
 pub use guesses::GuessCounts;
 use guesses::Reach;
+pub(crate) use parts::check;
 pub use parts::{Held, Request, Spans};
 
 /// Where the bytes of a cell are.

@@ -132,7 +132,7 @@ impl Spans {
     }
 
     /// The same, to be read once more.
-    pub(super) fn again(self) -> Self {
+    pub(crate) fn again(self) -> Self {
         Self { read: 0, ..self }
     }
 

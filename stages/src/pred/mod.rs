@@ -2,7 +2,6 @@
 //! request clusters that would have to be read and change little. Where there are predictors, it asks them which neurons
 //! are worth computing; the others are not even read.
 
-mod rule;
 mod shared;
 
 use std::sync::Arc;
@@ -18,10 +17,10 @@ use crate::contract::{Outbox, Port, Slice, StageActor};
 use crate::flight::Flight;
 use crate::frame::Frame;
 use crate::live_mask::LiveMask;
+use crate::rule::{Rule, scores};
 
 use shared::{Takes, is_shared};
 
-pub use rule::{Rule, scores};
 pub use shared::SharedClusters;
 
 /// Clusters examined per turn, so that reads of the first ones start meanwhile.

@@ -7,7 +7,7 @@ use forebay_plans::program::Source;
 use forebay_traces::record::Stage;
 
 use crate::contract::{Outbox, Slice, StageActor};
-use crate::expert_store::ExpertFlights;
+use crate::expert_flights::ExpertFlights;
 use crate::flight::Flight;
 use crate::frame::Frame;
 use crate::gio::Reader;

@@ -5,8 +5,6 @@ use forebay_models::network::Experts;
 use forebay_plans::program::{Item, Source};
 use forebay_queues::board::F32Board;
 
-use crate::expert_store::ExpertStore;
-
 /// What one core keeps for it. All cores have seen the same logits and the same board, so they choose alike.
 #[derive(Debug)]
 pub struct Preference {
@@ -37,11 +35,11 @@ impl Preference {
     }
 
     /// Tells all cores, on the board of what each holds, how many clusters of each of `count` experts core `rank` has
-    /// in memory, of its own `items`.
+    /// in memory, of its own `items`; `is_cached` tells it of those with a key in the cache.
     pub fn publish(
         &mut self,
         (items, count): (&[Item], usize),
-        store: &ExpertStore,
+        is_cached: impl Fn(usize) -> bool,
         (board, rank): (&F32Board, usize),
     ) {
         let held = &mut self.held[..count];
@@ -49,7 +47,7 @@ impl Preference {
         for item in items {
             let is_here = match item.source {
                 Source::Pinned | Source::Device { .. } => true,
-                Source::Cached { key } => store.has(key as usize),
+                Source::Cached { key } => is_cached(key as usize),
                 _ => false,
             };
             if let (true, Some(expert)) = (is_here, item.expert) {

@@ -284,7 +284,7 @@ fn experts_gain_by_what_all_cores_hold_of_them() {
     let items: Vec<Item> = (0..3).map(|e| item(e, u32::from(e))).collect();
     for (rank, held) in [&[0, 1][..], &[1]].into_iter().enumerate() {
         let store = store(held);
-        cores[rank].publish((&items, 3), &store, (&board, rank));
+        cores[rank].publish((&items, 3), |key| store.has(key), (&board, rank));
     }
     for core in &mut cores {
         // Spreads of 2, 4 and one that is no number.

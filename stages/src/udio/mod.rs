@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use forebay_traces::record::Stage;
 
 use crate::contract::{Outbox, StageActor};
-use crate::expert_store::ExpertFlights;
+use crate::expert_flights::ExpertFlights;
 use crate::flight::Flight;
 use crate::frame::Frame;
 use crate::neuron_store::Parts;

@@ -21,11 +21,13 @@ use super::{
 use crate::bundle::{Bundle, SourceIdentity, Vectors, room};
 use crate::error::{ModelError, Result};
 use crate::files::{Partial, give_back, may_give_back, remove_stale_partials};
-use crate::gguf::{CONSUMED, GgufSource};
+use crate::gguf::CONSUMED;
 use crate::network::Content;
+use crate::source::GgufSource;
+use crate::source::TensorSource;
 use crate::source::first_bytes;
 use crate::source::placed::Extent;
-use crate::tensor::{TensorId, TensorSource};
+use crate::tensor::TensorId;
 
 /// Blocks are given back whenever this part of the source has been packed.
 const STEPS: u64 = 64;

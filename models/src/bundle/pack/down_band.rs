@@ -170,8 +170,9 @@ mod tests {
     use crate::block::BlockType;
     use crate::bundle::FfnLayout;
     use crate::bundle::pack::{BundleWriter, PackOptions, StoredContents, clusters};
+    use crate::source::TensorSource;
     use crate::synth::{Form, Shape, SynthOptions, SynthSource};
-    use crate::tensor::{LayerTensor, TensorId, TensorSource};
+    use crate::tensor::{LayerTensor, TensorId};
 
     /// Clusters need not be whole blocks, and the matrix has more than a band.
     #[test]

@@ -3,9 +3,10 @@
 use super::down_band::{BAND_BYTES, DownBand};
 use super::{COLUMN_FORMAT, Matrix, Packer, append_quantized, clusters};
 use crate::block::BlockType;
-use crate::bundle::geometry::{FfnGeometry, FfnLayout, HOT_GRANULE};
+use crate::bundle::geometry::{FfnGeometry, FfnLayout};
 use crate::error::Result;
 use crate::lanes::{self, append_laned};
+use crate::network::HOT_GRANULE;
 use crate::network::{Content, Network};
 use crate::panel::pack_panels;
 use crate::tensor::{LayerTensor, TensorId};

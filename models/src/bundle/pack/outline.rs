@@ -8,7 +8,8 @@ use crate::bundle::{Bundle, FfnGeometry, NeuronSums, SourceIdentity, StoredMatri
 use crate::error::Result;
 use crate::network::Content;
 use crate::panel::panels_bytes;
-use crate::tensor::{TensorId, TensorSource};
+use crate::source::TensorSource;
+use crate::tensor::TensorId;
 
 /// The packed file that `source` would become under the name `out`, with holes instead of weights. It takes little time,
 /// is in memory, has no name, and is gone when the result is dropped.

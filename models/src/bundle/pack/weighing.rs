@@ -4,7 +4,8 @@ use super::{PackOptions, keeps_clusters};
 use crate::error::{ModelError, Result};
 use crate::importance::{Importance, InputSquares};
 use crate::network::Content;
-use crate::tensor::{LayerTensor, TensorId, TensorMeta, TensorSource};
+use crate::source::TensorSource;
+use crate::tensor::{LayerTensor, TensorId, TensorMeta};
 
 /// For how many of the matrices that are quantised an importance matrix has something to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

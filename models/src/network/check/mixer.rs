@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::wrong;
 use crate::error::Result;
+use crate::limits::{MAX_CONTEXT, MAX_DIMENSION, positive, size};
 use crate::network::{Attention, DeltaNet, KvOrigin, Mixer, Network, NormSpan, ShortConv};
-use crate::source::limits::{MAX_CONTEXT, MAX_DIMENSION, positive, size};
 
 /// Longer than the convolutions of any model.
 const MAX_KERNEL: usize = 64;

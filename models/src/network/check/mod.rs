@@ -10,9 +10,9 @@ use std::path::Path;
 use rope::check_rope;
 
 use super::{Activation, Experts, Ffn, Layer, Network, Norm};
-use crate::bundle::HOT_GRANULE;
 use crate::error::{ModelError, Result};
-use crate::source::limits::{MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS, positive, size};
+use crate::limits::{MAX_CONTEXT, MAX_DIMENSION, MAX_LAYERS, positive, size};
+use crate::network::HOT_GRANULE;
 
 /// More experts than any layer has.
 const MAX_EXPERTS: u64 = 1 << 16;

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::wrong;
 use crate::error::Result;
+use crate::limits::{MAX_CONTEXT, MAX_DIMENSION, positive, size};
 use crate::network::{Rope, RopeScaling};
-use crate::source::limits::{MAX_CONTEXT, MAX_DIMENSION, positive, size};
 
 pub(super) fn check_rope(path: &Path, rope: &Rope) -> Result<()> {
     positive(path, "rope.theta", rope.theta)?;

@@ -8,7 +8,8 @@ use serde::{Deserialize, Deserializer};
 
 use super::FILE;
 use crate::error::{ModelError, Result};
-use crate::tokenizer::limits::{MAX_ADDED, MAX_MERGES, MAX_TOKENS};
+use crate::limits::{MAX_MERGES, MAX_TOKENS};
+use crate::tokenizer::limits::MAX_ADDED;
 
 /// Most JSON values in a part other than vocabulary, merges and added tokens; usual ones have a few dozen, and a
 /// template for many languages some thousand.

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use anyhow::Result;
-use forebay_models::bundle::{Bundle, HOT_GRANULE, PackOptions, checksum, ffn_identity, pack};
+use forebay_models::bundle::{Bundle, PackOptions, checksum, ffn_identity, pack};
+use forebay_models::network::HOT_GRANULE;
 use forebay_models::sorted::SortedNeurons;
 use forebay_models::source;
-use forebay_models::tensor::TensorSource;
+use forebay_models::source::TensorSource;
 
 use super::gguf_writer::Model;
 use super::{refusal, tiny, use_tokenizer};

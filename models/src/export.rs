@@ -1,17 +1,18 @@
-//! Writing a GGUF file (v3): a model of plain blocks, or with experts, with a SentencePiece vocabulary, as llama.cpp
+//! Writes a model as a GGUF file (v3): a model of plain blocks, or with experts, with a SentencePiece vocabulary, as llama.cpp
 //! loads it.
 
 use std::io::Write;
 use std::path::Path;
 
-use super::encoded::{Encoded, Entry, header, padding};
-use super::value::Value;
 use crate::arch::{Names, gguf_metadata};
 use crate::bundle::PackProgress;
 use crate::error::{ModelError, Result};
 use crate::files::Partial;
+use crate::gguf::Value;
+use crate::gguf::encoded::{Encoded, Entry, header, padding};
 use crate::network::Content;
-use crate::tensor::{TensorId, TensorMeta, TensorSource};
+use crate::source::TensorSource;
+use crate::tensor::{TensorId, TensorMeta};
 use crate::tokenizer::{TokenizerModel, TokenizerSpec};
 
 /// Bytes copied at once.
@@ -46,7 +47,7 @@ pub fn write_gguf(
         .map_err(|e| ModelError::io(out, "create it here (give another path)", e))?;
     let append = |bytes: &[u8]| {
         let written = partial.file().write_all(bytes);
-        written.map_err(|e| failed(out, e))
+        written.map_err(|e| ModelError::not_written(out, e))
     };
     append(&header)?;
     let total = tensors.iter().map(|(_, _, m, _)| m.bytes() as u64).sum();
@@ -61,7 +62,9 @@ pub fn write_gguf(
         }
         append(&padding(meta.bytes() as u64))?;
     }
-    partial.publish().map_err(|e| failed(out, e))
+    partial
+        .publish()
+        .map_err(|e| ModelError::not_written(out, e))
 }
 
 /// A tensor to write, with its name, and of how many matrices it consists.
@@ -164,13 +167,4 @@ fn put_tokenizer(source: &dyn TensorSource, metadata: &mut Encoded) -> Result<()
     metadata.flag("tokenizer.ggml.add_bos_token", *add_bos);
     metadata.flag("tokenizer.ggml.add_space_prefix", *add_space_prefix);
     Ok(())
-}
-
-/// What could not be written, and what helps.
-pub(super) fn failed(target: &Path, e: std::io::Error) -> ModelError {
-    let action = match e.kind() {
-        std::io::ErrorKind::StorageFull => "write it (free some space or give another path)",
-        _ => "write it",
-    };
-    ModelError::io(target, action, e)
 }

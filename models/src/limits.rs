@@ -16,6 +16,12 @@ pub(crate) const MAX_LAYERS: u64 = u16::MAX as u64 - 1;
 /// Longest accepted context, in tokens.
 pub(crate) const MAX_CONTEXT: u64 = 1 << 31;
 
+/// Most tokens of a vocabulary; the largest known have 262,144.
+pub(crate) const MAX_TOKENS: usize = 1 << 20;
+
+/// Most merges; the largest known have 514,906.
+pub(crate) const MAX_MERGES: usize = 1 << 20;
+
 /// Longest JSON side file: settings have some KiB. Objects of JSON may take a hundred times as much memory.
 pub(crate) const MAX_SIDE_FILE: u64 = 2 << 20;
 

@@ -1,14 +1,18 @@
 //! What a step needs of its tokens before the cores begin: their embeddings and, if the model has them, their rows of
 //! the table of token inputs, on the boards from which the cores take them.
 
+mod embed;
+
 use forebay_actors::io_link::RowLink;
-use forebay_actors::runtime::Shared;
+use forebay_actors::shared::Shared;
 use forebay_models::network::Network;
 use forebay_models::tensor::TensorId;
 use forebay_queues::slab::Slot;
 
-use super::embed::{Embedder, fault_of};
 use crate::error::Error;
+
+use embed::Embedder;
+pub(crate) use embed::fault_of;
 
 /// Looks tokens up in all tables.
 #[derive(Debug)]

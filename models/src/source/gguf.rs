@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::config;
-use super::container::Gguf;
-use crate::arch::Part;
+use super::TensorSource;
+use super::inventory::{Found, Inventory, unknown_tensor};
+use crate::arch::{self, Part};
 use crate::chat_templates::{ChatTemplates, templates_from_gguf};
 use crate::error::{ModelError, Result};
+use crate::gguf::Gguf;
 use crate::network::Network;
-use crate::source::inventory::{Found, Inventory, unknown_tensor};
-use crate::tensor::{Stored, TensorId, TensorMeta, TensorSource};
+use crate::tensor::{Stored, TensorId, TensorMeta};
 use crate::tokenizer::{TokenizerSpec, spec_from_gguf};
 
 /// A model in a GGUF file, or in several.
@@ -46,7 +46,15 @@ impl GgufSource {
 
     fn of(gguf: Gguf) -> Result<Self> {
         let path = &gguf.path().to_path_buf();
-        let described = config::read(&gguf)?;
+        if gguf.tensors().is_empty() {
+            return Err(ModelError::Format {
+                path: path.into(),
+                field: "tensor count".into(),
+                problem: "the file holds a vocabulary but no weights".into(),
+                remedy: "give the file of the model itself".into(),
+            });
+        }
+        let described = arch::of_gguf(&gguf)?;
         let tokenizer = spec_from_gguf(gguf.metadata(), path)?;
         let chat_templates = templates_from_gguf(gguf.metadata(), path)?;
         let tensors = gguf.tensors().to_vec();

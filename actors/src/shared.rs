@@ -6,6 +6,7 @@ use std::sync::Arc;
 use forebay_models::bundle::{Bundle, DirectoryEntry};
 use forebay_models::network::{Content, Network};
 use forebay_plans::fewer_experts::FewerExperts;
+use forebay_plans::on_device::OnDevice;
 use forebay_plans::program::Options;
 use forebay_plans::residency::{Loading, Pipeline, Residency, ResidencyPlan};
 use forebay_queues::lending::Lending;
@@ -15,7 +16,7 @@ use forebay_stages::cache::PolicyKind;
 use forebay_stages::flight::Flight;
 use forebay_stages::frame::Observer;
 use forebay_stages::kernels::KernelTable;
-use forebay_stages::pred::Rule;
+use forebay_stages::rule::Rule;
 use forebay_stages::weights::Resident;
 
 use crate::device::DeviceParts;
@@ -58,6 +59,8 @@ pub struct Shared {
     pub bundle: Bundle,
     /// Where every cluster is.
     pub plan: ResidencyPlan,
+    /// What of it a device computes; nothing without one.
+    pub on_device: OnDevice,
     /// Which neurons are computed.
     pub rule: Rule,
     /// How neurons are kept and read.
@@ -109,7 +112,7 @@ impl Shared {
         self.fewer.prefer_cached > 0.0 && self.plan.expert_cache.cells > 0
     }
 
-    /// Whether steps may draft ([`Step::drafts`](super::Step::drafts)): some FFN clusters are streamed and nothing else is,
+    /// Whether steps may draft ([`Step::drafts`](crate::step::Step::drafts)): some FFN clusters are streamed and nothing else is,
     /// and what a draft adds to the KV cache can be taken back. Where neurons or experts are cached, each token reads others,
     /// so that several in a step do not save reads.
     pub fn can_draft(&self) -> bool {

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-use super::container::{Gguf, TensorInfo};
-use super::encoded::{Encoded, Entry, header, padding};
-use super::writer::failed;
+use super::{Importance, InputSquares};
 use crate::block::{BlockType, dequantize};
 use crate::error::{ModelError, Result};
 use crate::files::write_output;
-use crate::importance::{Importance, InputSquares};
+use crate::gguf::encoded::{Encoded, Entry, header, padding};
+use crate::gguf::{Gguf, TensorInfo};
 
 const TYPE: &str = "general.type";
 const DATASETS: &str = "imatrix.datasets";
@@ -133,5 +132,6 @@ pub fn write_imatrix(importance: &Importance, out: &Path) -> Result<()> {
         bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
         bytes.extend(padding(bytes.len() as u64));
     }
-    write_output(out, |mut file| file.write_all(&bytes)).map_err(|e| failed(out, e))
+    write_output(out, |mut file| file.write_all(&bytes))
+        .map_err(|e| ModelError::not_written(out, e))
 }

@@ -5,10 +5,8 @@ use std::collections::VecDeque;
 use forebay_models::bundle::checksum;
 use forebay_traces::record::{Residency as Hit, Stage};
 
-use super::parts::check;
-use super::{Held, Request, Spans, Taken};
-
 use crate::contract::{Outbox, Port, Slice, StageFault};
+use crate::expert_store::{Held, Request, Spans, Taken, check};
 use crate::flight::Flight;
 use crate::frame::Frame;
 

@@ -2,31 +2,13 @@
 
 use serde_json::{Map, Number, Value as Json};
 
-use super::container::Gguf;
-use super::value::{Array, Value};
-use crate::arch::{self, Description};
+use super::fields::Fields;
 use crate::error::{ModelError, Result};
-use crate::source::fields::Fields;
-use crate::source::limits::{self, MAX_DIMENSION, MAX_LAYERS};
-
-/// Describes the model.
-///
-/// # Errors
-/// A missing or wrong key, or one that requires what this engine does not support.
-pub(super) fn read(gguf: &Gguf) -> Result<Description> {
-    if gguf.tensors().is_empty() {
-        return Err(ModelError::Format {
-            path: gguf.path().into(),
-            field: "tensor count".into(),
-            problem: "the file holds a vocabulary but no weights".into(),
-            remedy: "give the file of the model itself".into(),
-        });
-    }
-    arch::of_gguf(gguf, |prefix| fields(gguf, prefix))
-}
+use crate::gguf::{Array, Gguf, Value};
+use crate::limits::{self, MAX_DIMENSION, MAX_LAYERS};
 
 /// The keys under `prefix`, without it.
-fn fields(gguf: &Gguf, prefix: &str) -> Fields {
+pub(super) fn fields(gguf: &Gguf, prefix: &str) -> Fields {
     let prefix = format!("{prefix}.");
     let entries = gguf.metadata().entries.iter();
     let under = entries.filter_map(|(key, value)| Some((key.strip_prefix(&prefix)?, value)));
@@ -81,7 +63,7 @@ fn json_array(array: &Array, float: impl Fn(f64) -> Json) -> Json {
 }
 
 /// The model's name, or else the file's.
-pub(crate) fn model_name(gguf: &Gguf) -> String {
+pub(super) fn model_name(gguf: &Gguf) -> String {
     let stem = || {
         let stem = gguf.path().file_stem().unwrap_or_default();
         stem.to_string_lossy().into_owned()
@@ -91,7 +73,7 @@ pub(crate) fn model_name(gguf: &Gguf) -> String {
 }
 
 /// The number of rows of the embedding; the vocabulary must not have more tokens.
-pub(crate) fn vocab_size(gguf: &Gguf) -> Result<usize> {
+pub(super) fn vocab_size(gguf: &Gguf) -> Result<usize> {
     const NAME: &str = "token_embd.weight";
     const TOKENS: &str = "tokenizer.ggml.tokens";
     let embedding = gguf.tensors().iter().find(|t| t.name == NAME);
@@ -117,7 +99,7 @@ pub(crate) fn vocab_size(gguf: &Gguf) -> Result<usize> {
 }
 
 /// PowerInfer's threshold of a predictor's scores.
-pub(crate) fn predictor_threshold(gguf: &Gguf) -> Result<f32> {
+pub(super) fn predictor_threshold(gguf: &Gguf) -> Result<f32> {
     const KEY: &str = "powerinfer.sparse_threshold";
     match gguf.metadata().get(KEY) {
         None => Ok(0.0),

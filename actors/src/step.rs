@@ -45,7 +45,7 @@ pub struct Step {
     /// Whether its tokens are the newest one and some that may follow it: they are for the text that is generated.
     pub checks: bool,
     /// Whether its one token is only run to guess the next one, without the FFN clusters that are streamed: see
-    /// [`Shared::can_draft`](super::Shared::can_draft). What it writes to the KV cache must not stay there.
+    /// [`Shared::can_draft`](crate::shared::Shared::can_draft). What it writes to the KV cache must not stay there.
     pub drafts: bool,
     /// Which part of its clusters a device computes, in [`PARTS`](forebay_plans::placement::PARTS). `Steps` sets it: what it
     /// does not compute is divided among the cores.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use crate::block::BlockType;
 use crate::error::{ModelError, Result};
 use crate::files::open_regular;
-use crate::source::limits;
+use crate::limits;
 use crate::tensor::TensorMeta;
 
 /// Longest header accepted; those of the largest public checkpoints are below 1 MiB.

@@ -5,7 +5,7 @@
 
 use forebay_actors::fault::Fault;
 use forebay_actors::io_link::RowLink;
-use forebay_actors::runtime::Shared;
+use forebay_actors::shared::Shared;
 use forebay_models::block::{BlockType, dequantize};
 use forebay_models::bundle::{ALIGN, DirectoryEntry, FileStamp};
 use forebay_models::network::Content;
@@ -264,7 +264,7 @@ impl Embedder {
 }
 
 /// A fault with the file's name.
-pub(super) fn fault_of(shared: &Shared, fault: Fault) -> Error {
+pub(crate) fn fault_of(shared: &Shared, fault: Fault) -> Error {
     Error::Fault {
         path: shared.bundle.path().to_path_buf(),
         fault,

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::limits;
 use crate::error::{ModelError, Result};
+use crate::limits;
 
 /// An object of a JSON file, or the metadata keys of a GGUF file under one prefix.
 pub(crate) struct Fields {

@@ -2,26 +2,31 @@
 //! those weights and compute them. Then the cache of neurons or of experts shrinks; then pinned clusters of a model that
 //! streams others are evicted. No result depends on any of it. Keys and values and all other pinned weights stay.
 
+mod copies;
+mod pressure;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_actors::fault::Fault;
-use forebay_actors::runtime::{Runtime, Sizes};
+use forebay_actors::runtime::Runtime;
+use forebay_actors::step::Sizes;
 use forebay_plans::budget::Budget;
 use forebay_plans::expert_cache::ExpertCachePlan;
 use forebay_plans::giving_way::GivingWay;
 use forebay_plans::residency::ResidencyPlan;
 use parking_lot::Mutex;
 
-use super::copies::Copies;
-use super::pressure::Watch;
 use crate::error::Error;
 use crate::lent::{InUse, Lent};
+
+pub(crate) use copies::Copies;
+pub(crate) use pressure::Watch;
 
 /// The items that shrink besides the cache.
 const PINNED: &str = "resident_weights";
 const COPIES: &str = "device_weights";
 const WINDOW: &str = "device_window";
-pub(super) const KV_COPIES: &str = "device_kv";
+pub(crate) const KV_COPIES: &str = "device_kv";
 /// Bytes per core that shrinking does not release: pages that the idle memory covers only in part, at both ends.
 const EDGES: u64 = 128 << 10;
 
@@ -76,7 +81,7 @@ pub(crate) struct LiveBudget {
 
 /// What the next step needs of the memory that may be lent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Need {
+pub(crate) struct Need {
     /// Positions that the sequence will have.
     pub positions: usize,
     /// Whether it has none yet. Otherwise the KV cache keeps its memory.
@@ -159,7 +164,7 @@ impl LiveBudget {
     }
 
     /// A watch on memory pressure for this engine.
-    pub(super) fn watch(&self) -> Watch {
+    pub(crate) fn watch(&self) -> Watch {
         Watch::new(self.releasable())
     }
 
@@ -173,7 +178,7 @@ impl LiveBudget {
     ///
     /// # Errors
     /// Why a core has ended, or why a cluster could not be pinned again; the next call tries again.
-    pub(super) fn apply(&self, graph: &mut Runtime, spared: u64, need: Need) -> Result<(), Fault> {
+    pub(crate) fn apply(&self, graph: &mut Runtime, spared: u64, need: Need) -> Result<(), Fault> {
         let Some((used, total)) = self.due(spared, need) else {
             return Ok(());
         };

@@ -41,7 +41,7 @@ struct Seen {
 
 /// Watches memory pressure while the engine runs.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     kernel: KernelFiles,
     groups: Vec<Group>,
     next: Instant,

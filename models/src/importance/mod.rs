@@ -1,12 +1,16 @@
 //! How much a matrix's columns matter: how large the numbers are by which they are multiplied, over a text (an
 //! *importance matrix*). Quantising spares the columns that matter.
 
+mod imatrix;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::bundle::checksum;
+use twox_hash::XxHash3_64;
 
-/// What was seen of the inputs of a model's matrices. Files are llama.cpp's ([`crate::gguf::read_imatrix`]).
+pub use imatrix::{read_imatrix, write_imatrix};
+
+/// What was seen of the inputs of a model's matrices. Files are llama.cpp's ([`read_imatrix`]).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Importance {
     /// The file that it was read from, for messages.
@@ -44,7 +48,7 @@ impl Importance {
             let values = inputs.tokens.iter().chain(&inputs.sums);
             bytes.extend(values.flat_map(|v| v.to_le_bytes()));
         }
-        checksum(&bytes)
+        XxHash3_64::oneshot(&bytes)
     }
 }
 

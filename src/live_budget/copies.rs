@@ -2,10 +2,7 @@
 //! the window for streamed clusters, then copies of weights from the last phase on.
 
 use forebay_models::bundle::Bundle;
-use forebay_plans::on_device::PhaseOnDevice;
-use forebay_plans::residency::ResidencyPlan;
-
-use crate::memory::DeviceRequest;
+use forebay_plans::on_device::{OnDevice, PhaseOnDevice};
 
 /// Copies of weights on a device, in memory that it shares with the CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,14 +15,10 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Those of a device that shares the memory; otherwise a budget does not have them.
-    pub fn of(bundle: &Bundle, (plan, kv): (&ResidencyPlan, u64), device: &DeviceRequest) -> Self {
-        if !device.shares_memory {
-            return Self::default();
-        }
-        let on_device = &plan.on_device;
+    /// Those of a device that shares the memory, and `imports` pinned weights or has copies of them.
+    pub fn of(bundle: &Bundle, (on_device, kv): (&OnDevice, u64), imports: bool) -> Self {
         let uploads = on_device.uploads.as_ref();
-        let of_phase = |phase: &PhaseOnDevice| match device.imports {
+        let of_phase = |phase: &PhaseOnDevice| match imports {
             true => 0,
             false => phase.bytes(bundle),
         };

@@ -1,16 +1,19 @@
-//! A model in a Hugging Face folder.
+//! A model in a Hugging Face folder: `config.json`, safetensors and `tokenizer.json`.
 
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::{Shard, open_checkpoint};
+use super::TensorSource;
+use super::inventory::{Found, Inventory, unknown_tensor};
+use crate::arch::fields::Fields;
 use crate::arch::{self, Description, Part};
 use crate::chat_templates::{ChatTemplates, templates_from_hf};
 use crate::error::{ModelError, Result};
 use crate::network::Network;
-use crate::source::fields::Fields;
-use crate::source::inventory::{Found, Inventory, unknown_tensor};
-use crate::tensor::{Stored, TensorId, TensorMeta, TensorSource};
+use crate::tensor::{Stored, TensorId, TensorMeta};
 use crate::tokenizer::{TokenizerSpec, spec_from_hf};
+use checkpoint::{Shard, open_checkpoint};
+
+mod checkpoint;
 
 /// Predictors that are not part of the checkpoint itself.
 const PREDICTORS: &str = "predictor.safetensors";

@@ -1,6 +1,7 @@
 //! What gives way, and how much of it.
 
-use forebay_plans::on_device::OnDevice;
+use std::collections::BTreeMap;
+
 use forebay_plans::residency::NeuronCachePlan;
 
 use super::*;
@@ -17,7 +18,7 @@ fn plan(neuron_cache: NeuronCachePlan, expert_cache: ExpertCachePlan) -> Residen
         neuron_cache,
         expert_cache,
         pinned_bytes: 0,
-        on_device: OnDevice::default(),
+        device_places: BTreeMap::new(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Embedding rows against the source's, from memory and from flash.
 
-#[path = "../../../models/tests/gguf_writer/mod.rs"]
+#[path = "../../models/tests/gguf_writer/mod.rs"]
 mod gguf_writer;
 
 use std::path::{Path, PathBuf};
@@ -10,13 +10,15 @@ use forebay_actors::fault::FaultCell;
 use forebay_actors::io::{DriverChoice, open_driver};
 use forebay_actors::load::load_resident;
 use forebay_actors::memory::WeightMemory;
-use forebay_actors::runtime::{NeuronOptions, Runtime, RuntimeOptions};
+use forebay_actors::runtime::{Runtime, RuntimeOptions};
+use forebay_actors::shared::NeuronOptions;
 use forebay_models::block::{BlockType, dequantize};
 use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::kv_type::KvType;
 use forebay_models::source;
 use forebay_models::tensor::TensorId;
 use forebay_plans::fewer_experts::FewerExperts;
+use forebay_plans::on_device::OnDevice;
 use forebay_plans::preload::SEQUENTIAL_GAIN;
 use forebay_plans::program::compile;
 use forebay_plans::residency::{
@@ -27,7 +29,7 @@ use forebay_queues::lending::Lending;
 use forebay_stages::attention::KvRoom;
 use forebay_stages::boards::Boards;
 use forebay_stages::kernels::KernelTable;
-use forebay_stages::pred::Rule;
+use forebay_stages::rule::Rule;
 use forebay_stages::weights::Resident;
 use gguf_writer::Model;
 
@@ -103,6 +105,7 @@ fn start(path: &Path, kept: Kept) -> (Runtime, TokenRows) {
         max_batch: BATCH,
         threads: 1,
         plan,
+        on_device: OnDevice::default(),
         bundle,
     });
     let rows = TokenRows::new(&shared, memory.rows, Vec::new());

@@ -1,6 +1,6 @@
 //! Stop strings: text that may be the beginning of one is held back until it is decided.
 
-use crate::chat::{AnswerReader, Part};
+use super::{AnswerReader, Part};
 
 /// Passes generated text on, up to the first stop string.
 #[derive(Debug)]
