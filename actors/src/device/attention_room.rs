@@ -6,7 +6,7 @@ use forebay_stages::attention::{Attention, DeviceHeads, KvRoom};
 use forebay_stages::kernels::Activations;
 use forebay_stages::kernels::kv::{BLOCK, POSITIONS};
 
-use super::kv_copies::{KvCopies, space};
+use super::kv_copies::{KvCopies, heads, space};
 use super::room::JOBS;
 
 /// Positions that a job can bring besides those of its own tokens: after tokens that only the core attended for, the device
@@ -109,20 +109,6 @@ impl OwnAttention {
             heads,
         }
     }
-}
-
-/// The heads for which a device can attend, of core `rank` of `threads`, by layer.
-pub(super) fn heads(
-    network: &Network,
-    room: &KvRoom,
-    core: (usize, usize),
-) -> Vec<Option<DeviceHeads>> {
-    let layers = 0..network.n_layers();
-    let of_layer = |layer| DeviceHeads::of(network, room, layer, core);
-    let is_possible = |heads: &DeviceHeads| space(heads).is_possible();
-    layers
-        .map(|layer| of_layer(layer).filter(is_possible))
-        .collect()
 }
 
 /// What attention on a device takes.

@@ -4,9 +4,8 @@ use forebay_devices::{DeviceDriver, DeviceFault, KvSpace, SegmentId};
 use forebay_models::network::Network;
 use forebay_stages::attention::{DeviceHeads, KvRoom};
 
-use super::attention_room::heads;
 use super::balance::Balance;
-use super::parts::SegmentCell;
+use super::segment_cell::SegmentCell;
 
 /// The copies of all cores. All of them are there, or none.
 #[derive(Debug)]
@@ -133,6 +132,20 @@ fn spaces(
     let of_core = move |rank| heads(network, room, (rank, threads)).into_iter();
     let all = (0..threads).flat_map(of_core);
     all.map(|heads| heads.map(|heads| space(&heads)))
+}
+
+/// The heads for which a device can attend, of core `rank` of `threads`, by layer.
+pub(super) fn heads(
+    network: &Network,
+    room: &KvRoom,
+    core: (usize, usize),
+) -> Vec<Option<DeviceHeads>> {
+    let layers = 0..network.n_layers();
+    let of_layer = |layer| DeviceHeads::of(network, room, layer, core);
+    let is_possible = |heads: &DeviceHeads| space(heads).is_possible();
+    layers
+        .map(|layer| of_layer(layer).filter(is_possible))
+        .collect()
 }
 
 /// Room for the keys and values of a core's heads.

@@ -25,6 +25,7 @@ mod kv_copies;
 mod link;
 mod parts;
 mod room;
+mod segment_cell;
 mod thread;
 mod trip;
 mod uploader;

@@ -1,7 +1,6 @@
 //! What of each phase a device has in its memory, and what is asked of it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use forebay_devices::{DeviceDriver, DeviceFault, FfnCluster, PanelRange, SegmentId};
@@ -16,28 +15,7 @@ use forebay_stages::weights::Resident;
 use super::account::Account;
 use super::balance::Balance;
 use super::kv_copies::KvCopies;
-
-/// Where something is on a device; nowhere while the budget is smaller. Changed by core 0 between two steps only.
-#[derive(Debug)]
-pub(super) struct SegmentCell(AtomicU32);
-
-impl SegmentCell {
-    pub(super) fn new(segment: Option<SegmentId>) -> Self {
-        let segment = segment.unwrap_or(SegmentId::NONE);
-        Self(AtomicU32::new(segment.number()))
-    }
-
-    pub(super) fn get(&self) -> Option<SegmentId> {
-        let segment = SegmentId::of_number(self.0.load(Ordering::Relaxed));
-        (segment != SegmentId::NONE).then_some(segment)
-    }
-
-    pub(super) fn set(&self, segment: Option<SegmentId>) {
-        let number = segment.unwrap_or(SegmentId::NONE).number();
-        // The cores get their next step after this one's reports.
-        self.0.store(number, Ordering::Relaxed);
-    }
-}
+use super::segment_cell::SegmentCell;
 
 /// The window for streamed clusters in a device's memory.
 #[derive(Debug)]
