@@ -128,6 +128,22 @@ impl CallFormat {
         }
     }
 
+    /// Whether `text`, which came after [`Self::opening`], ends within the text of an argument, where
+    /// [`Self::closing`] means nothing.
+    pub fn is_in_argument(self, text: &str) -> bool {
+        let is_open = |opening: &str, closing: &str| {
+            let last = text.rfind(opening);
+            last.is_some_and(|at| !text[at..].contains(closing))
+        };
+        match self {
+            Self::Hermes | Self::Seed if !text.trim_start().starts_with(['{', '[']) => {
+                is_open("<parameter=", "</parameter>") || is_open("<arg_value>", "</arg_value>")
+            }
+            Self::Hermes | Self::Command => ends_in_string(text),
+            _ => false,
+        }
+    }
+
     /// Whether an answer that begins with this character may be nothing but calls.
     pub fn may_begin_bare(self, first: char) -> bool {
         match self {
@@ -186,6 +202,19 @@ fn json(text: &str) -> Option<Vec<ToolCall>> {
     };
     let calls: Option<Vec<_>> = list.into_iter().map(call).collect();
     calls.filter(|calls| !calls.is_empty())
+}
+
+/// Whether JSON that is cut off here is cut off in a string.
+fn ends_in_string(json: &str) -> bool {
+    let (mut inside, mut chars) = (false, json.chars());
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => inside = !inside,
+            '\\' if inside => drop(chars.next()),
+            _ => {}
+        }
+    }
+    inside
 }
 
 /// A call as a JSON object.

@@ -13,6 +13,7 @@ use super::time::format_time;
 pub(super) fn add(environment: &mut Environment<'_>, now: SystemTime) {
     environment.add_filter("tojson", tojson);
     environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_sequence);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", move |format: &str| format_time(format, now));
 }
@@ -22,6 +23,14 @@ fn is_iterable(value: &Value) -> bool {
     !matches!(
         value.kind(),
         ValueKind::None | ValueKind::Bool | ValueKind::Number
+    )
+}
+
+/// As in Jinja, where texts and maps are sequences, too.
+fn is_sequence(value: &Value) -> bool {
+    matches!(
+        value.kind(),
+        ValueKind::String | ValueKind::Seq | ValueKind::Map
     )
 }
 

@@ -28,7 +28,9 @@ pub(crate) struct Template {
 impl Template {
     /// The template `text`; `origin` says where it is from.
     pub fn new(text: &str, origin: String) -> Self {
-        let text = with_generation_blocks(text);
+        // As Jinja does, which knows one kind of line ends.
+        let text = text.replace("\r\n", "\n").replace('\r', "\n");
+        let text = with_generation_blocks(&text);
         Self { text, origin }
     }
 
@@ -190,6 +192,13 @@ mod tests {
         template.check()?;
         let variables = context! { n => 3, text => "<a> é \"b\"" };
         template.render(variables, 1000, SystemTime::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn texts_and_maps_are_sequences_as_in_jinja() {
+        let source = "{% for x in ['a', {}, [], 1, none] %}{{ x is sequence }}{{ x is iterable }} {% endfor %}";
+        let expected = "TrueTrue TrueTrue TrueTrue FalseFalse FalseFalse ";
+        assert_eq!(render(source).expect("rendered"), expected);
     }
 
     #[test]

@@ -203,10 +203,12 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Where a text is that follows the token `last`: behind a text, unless that is a control token.
+    /// Where a text is that follows the token `last`: behind a text, unless that is a control token behind which this
+    /// tokenizer begins anew.
     pub fn position_after(&self, last: Option<u32>) -> TextPosition {
+        let begins_once = matches!(&self.encoder, Encoder::Hf(hf) if hf.begins_once());
         match last {
-            Some(id) if !self.is_control(id) => TextPosition::Continuation,
+            Some(id) if begins_once || !self.is_control(id) => TextPosition::Continuation,
             _ => TextPosition::Start,
         }
     }

@@ -26,8 +26,8 @@ use super::special::Names;
 use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_token};
 use crate::error::{ModelError, Result};
 use crate::limits::MAX_TOKENS;
-use continuing::{Section, without_prefix};
-use seams::Seams;
+use continuing::{Section, begins_once, without_prefix};
+use seams::{Seams, is_metaspace};
 
 /// Name of the file, for messages about text that came without its path.
 const FILE: &str = "tokenizer.json";
@@ -44,6 +44,8 @@ pub(super) struct HfEncoder {
     /// Its pre-tokenizer for texts that go on, if that is another one.
     without_prefix: Option<PreTokenizerWrapper>,
     seams: Seams,
+    /// Pieces of a section go on as sections do: nothing is put in front of them.
+    goes_on: bool,
     /// Most bytes that the steps before the model make of one.
     growth: usize,
 }
@@ -131,9 +133,16 @@ impl HfEncoder {
             without_prefix: inner.get_pre_tokenizer().and_then(without_prefix),
             inner: Mutex::new(inner),
             seams,
+            goes_on: is_metaspace(&head),
             growth,
         };
         Ok((vocab, encoder))
+    }
+
+    /// Whether something is put in front of the first text only, and not of those behind added tokens.
+    pub(super) fn begins_once(&self) -> bool {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.get_pre_tokenizer().is_some_and(begins_once)
     }
 
     /// Most memory that encoding takes for each byte that is encoded at once.
@@ -166,9 +175,11 @@ impl HfEncoder {
                 let continues = at > 0 || position == TextPosition::Continuation;
                 let piece = &rest[..length];
                 // Pieces of a section are cut where the file's own steps make no difference.
-                guarded("model", || match continues && at == begin {
-                    true => self.encode_more(&inner, piece, out),
-                    false => encode_piece(&inner, piece, (continues, usual), out),
+                guarded("model", || {
+                    match continues && (at == begin || self.goes_on) {
+                        true => self.encode_more(&inner, piece, out),
+                        false => encode_piece(&inner, piece, (continues, usual), out),
+                    }
                 })?;
                 at += length;
             }

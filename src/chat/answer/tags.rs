@@ -218,9 +218,9 @@ impl TagReader {
             true => [Some(self.tags.closing), closing.map(|_| self.opening())],
             false => [None, None],
         };
-        let marks = closing.into_iter().chain(named.into_iter().flatten());
-        let found = marks.filter_map(|mark| Some((self.held.find(mark)?, mark)));
-        let Some((at, mark)) = found.min() else {
+        let named = named.into_iter().flatten();
+        let found = named.filter_map(|mark| Some((self.held.find(mark)?, mark)));
+        let Some((at, mark)) = found.chain(self.end_of_call()).min() else {
             return false;
         };
         if Some(mark) != closing {
@@ -241,6 +241,19 @@ impl TagReader {
             false => State::Text,
         };
         true
+    }
+
+    /// Where the call in what is held ends, and with what mark. An argument may have that in it, unless another call
+    /// follows: then this one was never finished.
+    fn end_of_call(&self) -> Option<(usize, &'static str)> {
+        let format = self.format?;
+        let closing = format.closing()?;
+        let is_end = |&at: &usize| {
+            let after = self.held[at + closing.len()..].trim_start();
+            !format.is_in_argument(&self.held[..at]) || after.starts_with(self.opening())
+        };
+        let mut places = self.held.match_indices(closing).map(|(at, _)| at);
+        places.find(is_end).map(|at| (at, closing))
     }
 
     fn function(&mut self, parts: &mut Vec<Part>) -> bool {
@@ -300,7 +313,10 @@ impl TagReader {
         let closed = !after.is_empty();
         let format = self.format.unwrap_or(CallFormat::Json);
         let calls = format.parse(text, &self.tools, closed).filter(|calls| {
-            !before.is_empty() || calls.iter().all(|call| self.tools.have(&call.name))
+            // Reasoning may only show how a call would be written.
+            let in_reasoning = self.state == State::Calls { in_reasoning: true };
+            !before.is_empty() && !in_reasoning
+                || calls.iter().all(|call| self.tools.have(&call.name))
         });
         let is_call = calls.is_some();
         let all = || format!("{before}{text}{after}");

@@ -62,3 +62,14 @@ pub(super) fn without_prefix(pre_tokenizer: &PreTokenizerWrapper) -> Option<PreT
         _ => None,
     }
 }
+
+/// Whether it puts something in front of the first text only.
+pub(super) fn begins_once(pre_tokenizer: &PreTokenizerWrapper) -> bool {
+    match pre_tokenizer {
+        PreTokenizerWrapper::Metaspace(metaspace) => {
+            metaspace.get_prepend_scheme() == PrependScheme::First
+        }
+        PreTokenizerWrapper::Sequence(steps) => steps.as_ref().iter().any(begins_once),
+        _ => false,
+    }
+}

@@ -79,6 +79,11 @@ impl Seams {
     }
 }
 
+/// Whether spaces become signs and nothing else is done before the model: then pieces go on without a sign in front.
+pub(super) fn is_metaspace(head: &Head) -> bool {
+    matches!(*steps_of(head.pre_tokenizer.as_ref()), [step] if step["type"] == "Metaspace")
+}
+
 /// What is known so far of the pairs.
 struct Search<'a> {
     classes: &'a CharClasses,
@@ -126,7 +131,7 @@ impl<'a> Search<'a> {
             apart: (0..SYMBOLS).map(row).collect(),
             cut: vec![Set::default(); SYMBOLS],
             writes_spaces: kinds.contains(&"Replace"),
-            prepends: kinds.contains(&"Prepend"),
+            prepends: kinds.contains(&"Prepend") || is_metaspace(head),
             composes: kinds.iter().any(|kind| kind.starts_with("NF")),
             byte_level: false,
         })
@@ -142,7 +147,7 @@ impl<'a> Search<'a> {
                 "Digits" => self.digits(step["individual_digits"] == true),
                 "Punctuation" if matches!(step["behavior"].as_str(), None | Some("Isolated")) => {}
                 "ByteLevel" if is_last => self.byte_level(step)?,
-                "Metaspace" if is_last => self.metaspace(step)?,
+                "Metaspace" if is_last => self.metaspace(step, at == 0)?,
                 _ => return None,
             }
         }
@@ -295,13 +300,15 @@ impl<'a> Search<'a> {
     }
 
     /// Spaces become signs, and words are cut before them.
-    fn metaspace(&mut self, step: &Value) -> Option<()> {
+    fn metaspace(&mut self, step: &Value, alone: bool) -> Option<()> {
         if step["replacement"] != *SPACE_SIGN.to_string() {
             return None;
         }
         self.writes_spaces = true;
-        // A piece that begins otherwise may get a sign in front.
-        self.only_before_spaces();
+        if !alone {
+            // A word that begins otherwise may get a sign in front.
+            self.only_before_spaces();
+        }
         if step["split"].as_bool().unwrap_or(true) {
             self.cut.iter_mut().for_each(|row| row.insert(' ' as usize));
         }
@@ -318,6 +325,13 @@ impl<'a> Search<'a> {
     fn model(&mut self, model: &ModelHead, tokens: impl Iterator<Item = String>) {
         let mut joined = vec![Set::default(); SYMBOLS];
         let (mut known, mut bytes) = (Set::default(), 0);
+        // What an unknown one becomes may be part of a merge, too: what stands behind it in a token.
+        let (unknown, spells) = (
+            model.unk_token.as_deref(),
+            model.byte_fallback == Some(true),
+        );
+        let unknown = unknown.filter(|text| !text.is_empty());
+        let mut of_ends = Set::default();
         for text in tokens {
             bytes += usize::from(byte_token(&text).is_some());
             let mut chars = text.chars();
@@ -331,18 +345,20 @@ impl<'a> Search<'a> {
                     rights.iter().for_each(|&right| joined[left].insert(right));
                 }
             }
+            let named = unknown
+                .into_iter()
+                .flat_map(|name| text.match_indices(name));
+            let named = named.map(|(at, name)| &text[at + name.len()..]);
+            let spelled = text.match_indices("<0x").filter_map(|(at, _)| {
+                let (byte, rest) = text[at..].split_at_checked("<0x00>".len())?;
+                byte_token(byte).filter(|_| spells).map(|_| rest)
+            });
+            for right in named.chain(spelled).filter_map(|rest| rest.chars().next()) {
+                let rights = self.written_as(right);
+                rights.iter().for_each(|&right| of_ends.insert(right));
+            }
         }
-        let unknown = model
-            .unk_token
-            .as_deref()
-            .and_then(|t| t.chars().next_back());
-        let spelled = (model.byte_fallback == Some(true)).then_some('>');
-        let left_behind = unknown.or(spelled.filter(|_| bytes >= 256)).is_some();
-        // What an unknown one becomes may be part of a merge, too.
-        let ends = unknown.into_iter().chain(spelled);
-        let of_ends = ends.fold(Set::default(), |all, end| {
-            all.or(joined[symbol(end, self.classes)])
-        });
+        let left_behind = unknown.is_some() || spells && bytes >= 256;
         for (left, cut) in self.cut.iter_mut().enumerate() {
             let apart = known.without(joined[left]);
             *cut = match may_begin(left) && known.has(left) {

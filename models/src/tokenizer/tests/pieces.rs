@@ -423,3 +423,61 @@ fn nothing_is_put_in_front_of_a_text_that_goes_on() {
         assert_eq!(text(&whole), text(&broken), "{name}");
     }
 }
+
+/// What follows a control token has the tokens that it has in one text with that.
+#[test]
+fn a_text_behind_a_control_token_has_the_tokens_of_one_text() {
+    for (name, json) in sentence_piece_variants() {
+        let tokenizer = tokenizer(&name, &json.to_string());
+        let after = |last, text| tokenizer.encode_after(last, text, true, usize::MAX);
+        let of = |text| after(None, text).unwrap();
+        let mut parts = of("ab</s>");
+        // A name that is looked for in the normalised text may not be found in it.
+        assert!(
+            parts.last() == Some(&2) || name.contains(", true)"),
+            "{name}"
+        );
+        if parts.last() != Some(&2) {
+            continue;
+        }
+        parts.extend(after(Some(2), "ab").unwrap());
+        assert_eq!(parts, of("ab</s>ab"), "{name}");
+    }
+}
+
+/// A tokenizer that turns spaces into signs needs neither spaces nor signs between words to cut a text.
+#[test]
+fn text_without_spaces_or_without_signs_can_be_cut() {
+    let texts = [
+        "天地玄黄，宇宙洪荒。",
+        "2026-11-28,1.5;ab\r\n",
+        "съешь же ещё этих мягких ",
+    ];
+    let room = Room {
+        tokens: usize::MAX,
+        run: 100,
+        crate_run: 100,
+        piece: 50,
+    };
+    for (name, mut json) in sentence_piece_variants() {
+        // As a token of Gemma's, whose beginning is also the end of a byte's name.
+        let vocab = json["model"]["vocab"].as_object_mut().expect("an object");
+        vocab.insert(">\u{2581}</".into(), json!(vocab.len()));
+        let tokenizer = tokenizer(&name, &json.to_string());
+        for text in texts {
+            // Without bytes, all unknown characters that follow each other are one token.
+            if !name.contains(") true ") || !(name.starts_with("meta") || name.starts_with("gemma"))
+            {
+                continue;
+            }
+            let text = text.repeat(40);
+            let mut ids = Vec::new();
+            let done = tokenizer.encode_into(&text, true, room, &mut ids);
+            assert!(done.is_ok(), "{name}: {text}");
+            let mut whole = Vec::new();
+            let all = Room::of(usize::MAX);
+            tokenizer.encode_into(&text, true, all, &mut whole).unwrap();
+            assert_eq!(ids, whole, "{name}: {text}");
+        }
+    }
+}

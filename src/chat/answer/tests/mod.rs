@@ -1,5 +1,7 @@
 //! Answers, taken apart and put together again.
 
+mod calls;
+
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -73,34 +75,6 @@ fn reasoning_is_split_off() {
 }
 
 #[test]
-fn calls_are_split_off_and_numbered() {
-    let call = "{\"name\": \"add\", \"arguments\": {\"a\": 1}}";
-    let hermes =
-        format!("Let me see.\n<tool_call>\n{call}\n</tool_call>\n<tool_call>{call}</tool_call>");
-    let message = read(Some(HERMES), false, &[&hermes]);
-    assert_eq!(message.content, "Let me see.\n");
-    assert_eq!(message.tool_calls.len(), 2);
-    assert_eq!(message.tool_calls[1].arguments, json!({"a": 1}));
-    assert_ne!(message.tool_calls[0].id, message.tool_calls[1].id);
-    assert_eq!(message.tool_calls[0].id.len(), 9);
-
-    let bare = read(
-        Some(LLAMA),
-        false,
-        &["{\"name\": \"add\", \"parameters\": {}}"],
-    );
-    assert_eq!((bare.tool_calls.len(), &*bare.content), (1, ""));
-    let text = read(Some(LLAMA), false, &["{\"sum\": 3}"]);
-    assert_eq!((text.tool_calls.len(), &*text.content), (0, "{\"sum\": 3}"));
-    let broken = read(Some(HERMES), false, &["<tool_call>no</tool_call> end"]);
-    assert_eq!(broken.content, "<tool_call>no</tool_call> end");
-    let none_offered = read(None, false, &[&hermes]);
-    assert_eq!(none_offered.content, hermes);
-    let cut = "<tool_call>{\"name\": \"add\", \"ar";
-    assert_eq!(read(Some(HERMES), false, &[cut]).content, cut);
-}
-
-#[test]
 fn what_looks_like_a_begin_is_text_if_nothing_follows() {
     for answer in ["<", "<th", "\n<thin"] {
         assert_eq!(read(None, false, &[answer]).content, answer);
@@ -110,15 +84,15 @@ fn what_looks_like_a_begin_is_text_if_nothing_follows() {
 
 /// Of a model that answers in channels.
 fn read_channels(offers_tools: bool, pieces: &[&str]) -> Message {
-    let template = include_str!("../../../tests/golden/chat/gpt-oss.jinja");
+    let template = include_str!("../../../../tests/golden/chat/gpt-oss.jinja");
     read_of(template, offers_tools, pieces)
 }
 
-const CODER: &str = include_str!("../../../tests/golden/chat/qwen3-coder.jinja");
-const GLM: &str = include_str!("../../../tests/golden/chat/glm-4.6.jinja");
-const DEEPSEEK: &str = include_str!("../../../tests/golden/chat/deepseek-v3.1.jinja");
-const R1: &str = include_str!("../../../tests/golden/chat/deepseek-r1-distill.jinja");
-const GRANITE: &str = include_str!("../../../tests/golden/chat/granite-3.3.jinja");
+const CODER: &str = include_str!("../../../../tests/golden/chat/qwen3-coder.jinja");
+const GLM: &str = include_str!("../../../../tests/golden/chat/glm-4.6.jinja");
+const DEEPSEEK: &str = include_str!("../../../../tests/golden/chat/deepseek-v3.1.jinja");
+const R1: &str = include_str!("../../../../tests/golden/chat/deepseek-r1-distill.jinja");
+const GRANITE: &str = include_str!("../../../../tests/golden/chat/granite-3.3.jinja");
 // What tells the templates of models apart that are not in the repository.
 const SEED: &str = "'<seed:tool_call>' '<seed:think>'";
 const KIMI: &str = "<|tool_calls_section_begin|>";
@@ -175,52 +149,6 @@ const CALLS: [(&str, &str); 9] = [
         "<|tool_call_start|>[weather(city='Paris é', days=2), weather()]<|tool_call_end|>",
     ),
 ];
-
-#[test]
-fn calls_are_told_apart_by_the_template() {
-    for (template, calls) in CALLS {
-        let answer = format!("Let me see.{calls}");
-        let message = read_of(template, true, &[&answer]);
-        assert_eq!(message.content, "Let me see.", "{calls}");
-        let arguments: Vec<_> = message.tool_calls.iter().map(|c| &c.arguments).collect();
-        let expected = [json!({"city": "Paris é", "days": 2}), json!({})];
-        assert_eq!(arguments, expected.iter().collect::<Vec<_>>(), "{calls}");
-        assert!(message.tool_calls.iter().all(|call| call.name == "weather"));
-        assert_ne!(message.tool_calls[0].id, message.tool_calls[1].id);
-        // Nothing was offered that it could call.
-        assert_eq!(read_of(template, false, &[&answer]).content, answer);
-        // All that may be control tokens is shown to the reader.
-        let marks = marks(template).into_iter();
-        let rest = marks.fold(answer, |rest, mark| rest.replace(mark, ""));
-        assert!(
-            !rest.contains(['|', '｜']) && !rest.contains("call>"),
-            "{rest}"
-        );
-    }
-    let list = "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {}}]";
-    assert_eq!(read_of(GRANITE, true, &[list]).tool_calls.len(), 1);
-    assert_eq!(read_of(GRANITE, false, &[list]).content, list);
-}
-
-#[test]
-fn a_call_that_is_cut_off_is_text_as_it_came() {
-    for (template, calls) in CALLS {
-        let ends = calls.char_indices().map(|(at, _)| at);
-        for end in ends.skip(1) {
-            let cut = &calls[..end];
-            let message = read_of(template, true, &[cut]);
-            match message.tool_calls.len() {
-                // The mark after all calls may be missing.
-                0 => assert_eq!(message.content, cut),
-                1 => assert!(cut.ends_with(&*message.content), "{cut}"),
-                _ => assert_eq!(message.content, "", "{cut}"),
-            }
-            let first = message.tool_calls.first();
-            let expected = json!({"city": "Paris é", "days": 2});
-            assert!(first.is_none_or(|call| call.arguments == expected), "{cut}");
-        }
-    }
-}
 
 #[test]
 fn reasoning_has_the_tags_of_the_template() {
@@ -317,21 +245,6 @@ fn calls_have_a_channel_of_their_own() {
 }
 
 #[test]
-fn an_object_is_a_call_only_of_a_tool_that_there_is() {
-    for answer in [
-        "{\"name\": \"Bob\", \"age\": 3}",
-        "[{\"name\": \"Bob\", \"parameters\": {}}]",
-    ] {
-        for template in ["", LLAMA] {
-            let message = read(Some(template), false, &[answer]);
-            assert_eq!((message.tool_calls.len(), &*message.content), (0, answer));
-        }
-    }
-    let call = "[{\"name\": \"add\"}]";
-    assert_eq!(read(Some(""), false, &[call]).tool_calls.len(), 1);
-}
-
-#[test]
 fn what_cannot_become_a_call_is_shown_at_once() {
     for (first, shown) in [
         ("[1", true),
@@ -346,73 +259,6 @@ fn what_cannot_become_a_call_is_shown_at_once() {
         let expected = shown.then(|| Part::Text(first.to_owned()));
         assert_eq!(parts, expected.into_iter().collect::<Vec<_>>(), "{first}");
     }
-}
-
-#[test]
-fn a_call_ends_reasoning_that_was_never_closed_but_its_mark_alone_does_not() {
-    for (template, calls) in CALLS {
-        let tags = ReasoningTags::of(template);
-        let answer = format!("{}I look.\n{calls}", tags.opening);
-        let message = read_of(template, true, &[&answer]);
-        let reasoning = message.reasoning.as_deref();
-        assert_eq!((reasoning, message.tool_calls.len()), (Some("I look."), 2));
-        assert_eq!(message.content, "");
-        // Nothing was offered that it could call.
-        let message = read_of(template, false, &[&answer]);
-        assert_eq!(message.tool_calls.len(), 0);
-        let mark = CallFormat::of(template).opening().expect("it has one");
-        let named = format!("{}a {mark} b{}Yes.{calls}", tags.opening, tags.closing);
-        let message = read_of(template, true, &[&named]);
-        let thought = format!("a {mark} b");
-        assert_eq!(message.reasoning, Some(thought), "{named}");
-        assert_eq!((&*message.content, message.tool_calls.len()), ("Yes.", 2));
-    }
-    // A call that was only thought of.
-    let call = "<tool_call>{\"name\": \"add\"}</tool_call>";
-    let thought = format!("<think>I'd send {call}, no</think>Yes.{call}");
-    let message = read(Some(HERMES), false, &[&thought]);
-    let reasoning = format!("I'd send {call}, no");
-    assert_eq!(message.reasoning, Some(reasoning));
-    assert_eq!((&*message.content, message.tool_calls.len()), ("Yes.", 1));
-    let twice = "<think>A <tool_call> is <tool_call>{\"name\": \"add\"}</tool_call>";
-    let message = read(Some(HERMES), false, &[twice]);
-    let thought = message.reasoning.as_deref();
-    assert_eq!(
-        (thought, message.tool_calls.len()),
-        (Some("A <tool_call> is"), 1)
-    );
-    let none = "<think>A <tool_call>x</tool_call> y</think>z";
-    let message = read(Some(HERMES), false, &[none]);
-    let thought = message.reasoning.as_deref();
-    assert_eq!(
-        (thought, &*message.content),
-        (Some("A <tool_call>x</tool_call> y"), "z")
-    );
-}
-
-#[test]
-fn functions_may_come_without_the_marks_around_them() {
-    let call = "<function=weather>\n<parameter=city>\na </function> b\n</parameter>\n</function>";
-    for answer in [
-        format!("Let me see.\n{call}\n</tool_call>"),
-        format!("Let me see.\n{call}"),
-        format!("Let me see.\n{call}\n</tool_call>\n<tool_call>\n{call}\n</tool_call>"),
-    ] {
-        let count = answer.matches("<function=").count();
-        let each: Vec<_> = answer.split_inclusive(' ').collect();
-        for pieces in [&[&*answer][..], &each] {
-            let message = read_of(CODER, true, pieces);
-            assert_eq!(message.content, "Let me see.\n", "{answer}");
-            assert_eq!(message.tool_calls.len(), count, "{answer}");
-            assert_eq!(
-                message.tool_calls[0].arguments,
-                json!({"city": "a </function> b"})
-            );
-        }
-        assert_eq!(read_of(CODER, false, &[&answer]).content, answer);
-    }
-    let other = "It is <function=print> here: <function=weather> x";
-    assert_eq!(read_of(CODER, true, &[other]).content, other);
 }
 
 #[test]
