@@ -306,7 +306,13 @@ fn cached_path(
         options.quant,
         if options.neurons { "|neurons" } else { "" },
     );
-    cache_dir::packed_path(folder, model, checksum(key.as_bytes()))
+    let hash = checksum(key.as_bytes());
+    let path = cache_dir::packed_path(folder, model, hash);
+    match path.exists() {
+        true => path,
+        // The same model may have been packed under another name, as a link to it.
+        false => cache_dir::packed_with(folder, hash).unwrap_or(path),
+    }
 }
 
 /// Removes cached conversions of earlier states of the same source file, but none that somebody named.
@@ -397,6 +403,21 @@ mod tests {
         let left = (named.exists(), ours.path().exists());
         std::fs::remove_dir_all(&folder).expect("removable");
         assert_eq!(left, (true, false));
+    }
+
+    #[test]
+    fn a_model_is_packed_once_under_all_its_names() {
+        let folder = folder("names");
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/hf");
+        let link = folder.join("another");
+        std::os::unix::fs::symlink(&demo, &link).expect("a link");
+        let of = |model: &Path| {
+            let bundle = open(model, Some(&folder), &PackOptions::default(), &mut |_| {});
+            bundle.expect("packed").path().to_path_buf()
+        };
+        let (first, second) = (of(&demo), of(&link));
+        std::fs::remove_dir_all(&folder).expect("removable");
+        assert_eq!(first, second);
     }
 
     #[test]

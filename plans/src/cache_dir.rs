@@ -173,6 +173,17 @@ pub fn packed_path(dir: &Path, source: &Path, hash: u64) -> PathBuf {
     dir.join(format!("{}-{hash:016x}.{PACKED_EXTENSION}", stem(source)))
 }
 
+/// A packed file in `dir` that is named for `hash`, whatever its source was called.
+pub fn packed_with(dir: &Path, hash: u64) -> Option<PathBuf> {
+    let end = format!("-{hash:016x}.{PACKED_EXTENSION}");
+    let paths = std::fs::read_dir(dir).ok()?.flatten().map(|e| e.path());
+    let named = |path: &PathBuf| {
+        path.file_name()
+            .is_some_and(|n| n.to_string_lossy().ends_with(&end))
+    };
+    paths.filter(named).min()
+}
+
 /// Whether a file is named like [`packed_path`]'s; others in the folder are somebody's own.
 pub fn is_packed_path(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();

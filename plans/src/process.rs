@@ -29,6 +29,11 @@ pub fn rss_peak() -> Result<u64, PlanError> {
     status_bytes(Path::new("/proc/self/status"), "VmHWM")
 }
 
+/// Lets [`rss_peak`] begin anew: what was in memory until now no longer counts. Where the kernel refuses, it stays.
+pub fn forget_peak() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
 fn resident(path: &Path) -> Result<u64, PlanError> {
     let mut buffer = [0u8; STATM_BYTES];
     let filled = File::open(path).and_then(|mut file| file.read(&mut buffer));

@@ -2,6 +2,7 @@
 //! paper's ablation); and speed by memory.
 
 use forebay_models::sampler::SamplerConfig;
+use forebay_plans::process::forget_peak;
 use forebay_plans::residency::{Loading, Pipeline};
 use forebay_stages::cache::PolicyKind;
 use serde::Serialize;
@@ -128,7 +129,7 @@ pub fn measure_point(
     workload: &Workload,
 ) -> Result<Point, Error> {
     // The highest resident set size begins anew: an earlier point may have had more memory.
-    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    forget_peak();
     // Every point begins with an empty cache, and takes a step for each token.
     let builder = builder.hot_set(false).drafts(false);
     let engine = builder.context(workload.context()).build()?;

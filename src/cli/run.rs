@@ -27,6 +27,11 @@ use super::text::{read_prompt, some_text};
 /// Records per trace lane of a core: the last quarter of a million slices, 16 MiB.
 pub const TRACE_RECORDS: usize = 1 << 18;
 
+/// Tokens of usual texts have at least so many bytes.
+const BYTES_PER_TOKEN: usize = 3;
+/// Positions for a chat template and a short answer, where the context would otherwise be too small for a prompt.
+const SHORT_ANSWER: usize = 128;
+
 #[derive(Debug, Default, Args)]
 pub struct Run {
     #[command(flatten)]
@@ -224,9 +229,13 @@ impl Run {
 
     /// Without a given context: one that this prompt needs.
     fn with_room_for(&self, prompt: &str, builder: EngineBuilder) -> EngineBuilder {
+        if self.context.is_given() {
+            return builder;
+        }
+        let builder = builder.context_needed(prompt.len() / BYTES_PER_TOKEN + SHORT_ANSWER);
         match self.n_predict {
             // Nobody knows how much a chat template adds.
-            _ if self.context.is_given() || self.chat => builder,
+            _ if self.chat => builder,
             // A token is at least a byte of text: with BOS and a prefix space this is always enough.
             Some(n) => builder.context_hint(n.saturating_add(prompt.len() + 2)),
             None => builder,

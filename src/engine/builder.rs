@@ -54,6 +54,7 @@ pub struct EngineBuilder {
     pub(super) context: Option<usize>,
     pub(super) trained_context: bool,
     pub(super) context_hint: Option<usize>,
+    pub(super) context_needed: usize,
     pub(super) kv_type: KvType,
     pub(super) max_batch: Option<usize>,
     pub(super) max_logits: usize,
@@ -95,6 +96,7 @@ impl Default for EngineBuilder {
             context: None,
             trained_context: false,
             context_hint: None,
+            context_needed: 0,
             kv_type: KvType::default(),
             max_batch: None,
             max_logits: 1,
@@ -197,6 +199,13 @@ impl EngineBuilder {
     #[must_use]
     pub fn context_hint(mut self, n: usize) -> Self {
         self.context_hint = Some(n.max(1));
+        self
+    }
+
+    /// Positions that are needed: the default context is at least this long, if the budget has room for it.
+    #[must_use]
+    pub fn context_needed(mut self, n: usize) -> Self {
+        self.context_needed = n;
         self
     }
 
@@ -424,10 +433,13 @@ impl EngineBuilder {
         (tokenizer, chat): &(Tokenizer, ChatFormat),
         device: Option<&OpenDevice>,
     ) -> Result<MemoryRequest, Error> {
-        let available = MemoryLimits::read()?.effective_available();
+        let limits = MemoryLimits::read()?;
+        let available = limits.effective_available();
         let device = device.map(|device| device.request);
         let process = rss_now()?.saturating_sub(device.map_or(0, |device| device.runtime));
         let default = process + (available as f64 * DEFAULT_SHARE) as u64;
+        // Pages of the program may be counted for others than this control group.
+        let default = default.min(limits.effective_total());
         // What happens to be in memory must not depend on drafts where the result depends on it.
         let fixed = !self.fewer.depends_on_memory();
         let drafts = self.drafts && self.observer.is_none() && fixed;
@@ -441,6 +453,7 @@ impl EngineBuilder {
             threads,
             context: self.context,
             context_hint: self.context_hint,
+            context_needed: self.context_needed,
             kv_type: self.kv_type,
             max_batch: self.max_batch,
             max_logits: self.max_logits,

@@ -167,7 +167,9 @@ impl EngineBuilder {
                 let model = planned_model(bundle, self.name());
                 plan.fits(&path, &model, &this_machine(&kernels)?)?;
                 // It may have been made when more memory was left, or outside this control group.
-                let most = request.process + MemoryLimits::read()?.effective_available();
+                let limits = MemoryLimits::read()?;
+                let most = request.process + limits.effective_available();
+                let most = most.min(limits.effective_total());
                 plan.memory_bytes = plan.memory_bytes.min(most);
                 Some(plan)
             }

@@ -23,13 +23,14 @@ pub(super) const SMALL_BATCH: usize = 8;
 /// Logits of drafted tokens take at most this part of the budget.
 const DRAFT_SHARE: u64 = 64;
 
-/// The largest default context whose KV cache takes at most an eighth of the budget.
+/// The largest default context whose KV cache takes at most an eighth of the budget; more if more are needed.
 pub(super) fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> usize {
-    let mut context = DEFAULT_CONTEXT;
+    let needed = request.context_needed.min(trained);
+    let least = needed.next_multiple_of(SMALL_CONTEXT).max(SMALL_CONTEXT);
+    let mut context = DEFAULT_CONTEXT.max(least);
     let batch = request.max_batch.unwrap_or(LARGE_BATCH);
-    while context > SMALL_CONTEXT && kv_bytes(bundle, request, (context, batch)) > request.total / 8
-    {
-        context /= 2;
+    while context > least && kv_bytes(bundle, request, (context, batch)) > request.total / 8 {
+        context = (context / 2).max(least);
     }
     let enough = request
         .context_hint
@@ -63,5 +64,7 @@ pub(super) fn longest_drafts(
         return 0;
     }
     let fit = request.total / DRAFT_SHARE / logits_bytes(bundle).max(1) as u64;
+    // A model that drafts has no other use.
+    let fit = fit.max(u64::from(request.draft_model > 0));
     wanted.min(batch.saturating_sub(1)).min(fit as usize)
 }

@@ -47,6 +47,8 @@ pub(crate) struct MemoryRequest {
     pub context: Option<usize>,
     /// Context that is certainly enough.
     pub context_hint: Option<usize>,
+    /// Positions that are needed, if a default context can have them.
+    pub context_needed: usize,
     /// Number format of the KV cache.
     pub kv_type: KvType,
     /// Tokens per step.
@@ -146,10 +148,12 @@ pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
         .max_batch
         .unwrap_or_else(|| default_batch(bundle, request, context));
     let (mut context, mut max_batch, mut drafts) = (context, max_batch, request.drafts);
+    // A model that drafts has no other use.
+    let least_drafts = usize::from(request.draft_model > 0);
     loop {
         // Defaults shrink first: the minimum budget is that of the smallest defaults.
         match plan_for(bundle, request, context, (max_batch, drafts)) {
-            Err(Error::Budget(_)) if drafts > 0 => drafts = 0,
+            Err(Error::Budget(_)) if drafts > least_drafts => drafts = least_drafts,
             Err(Error::Budget(_)) if request.max_batch.is_none() && max_batch > SMALL_BATCH => {
                 max_batch = (max_batch / 2).max(SMALL_BATCH);
             }

@@ -206,10 +206,10 @@ impl BesideReading {
     }
 }
 
-/// Reads of `file`, by size and depth.
+/// Reads of `file`, by size and depth, with at most a quarter of the available memory.
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file, or how much memory there is, cannot be read.
 pub(crate) fn measure_disk(
     file: &Path,
     choice: DriverChoice,
@@ -219,6 +219,7 @@ pub(crate) fn measure_disk(
         .into_iter()
         .flat_map(|depth| BLOCKS.map(|block| (depth, block)))
         .collect();
+    let cold = COLD_MEMORY.min((MemoryLimits::read()?.effective_available() / 4) as usize);
     let mut samples = vec![Vec::new(); cases.len()];
     for round in 0..READ_ROUNDS {
         for (i, (&(depth, block_bytes), samples)) in cases.iter().zip(&mut samples).enumerate() {
@@ -228,7 +229,7 @@ pub(crate) fn measure_disk(
                 // Neurons are read into few buffers and copied from there, clusters to where they stay.
                 memory: match block_bytes < LEAST_CLUSTER {
                     true => 0,
-                    false => COLD_MEMORY,
+                    false => cold,
                 },
                 bytes: u64::MAX,
                 duration: READ_TIME,

@@ -8,6 +8,7 @@ use forebay_actors::io::probe::probe_file;
 use forebay_models::block::BlockType;
 use forebay_plans::error::PlanError;
 use forebay_plans::machine::{DiskProfile, Kernel, KernelCase, MachineProfile};
+use forebay_plans::process::forget_peak;
 use forebay_plans::topology::{CoreClass, Topology};
 use forebay_stages::kernels::KernelTable;
 
@@ -97,6 +98,8 @@ impl Survey<'_> {
         add_kernels(&mut machine, self.kernels, cases, &mut |done, all| {
             progress(0.5 + 0.5 * done as f64 / all as f64);
         })?;
+        // What was measured with is no part of a run's memory.
+        forget_peak();
         Ok(Known {
             unsaved: save(&machine, self.folder)?,
             machine,

@@ -138,6 +138,7 @@ fn request(total: u64, threads: usize, sparsity: Sparsity) -> MemoryRequest {
         threads,
         context: None,
         context_hint: None,
+        context_needed: 0,
         kv_type: KvType::default(),
         max_batch: None,
         max_logits: 1,
@@ -155,6 +156,26 @@ fn request(total: u64, threads: usize, sparsity: Sparsity) -> MemoryRequest {
         encoding: EncodingMemory::default(),
         converses: false,
     }
+}
+
+#[test]
+fn a_context_that_is_needed_may_take_more_than_its_share() {
+    let mut bundle = bundle(true);
+    bundle.meta.network.context_length = 1 << 20;
+    let context = |needed: usize| {
+        let request = MemoryRequest {
+            context_needed: needed,
+            ..request(20 << 20, 1, Sparsity::Exact)
+        };
+        crate::memory::plan(&bundle, &request).map(|plan| plan.context)
+    };
+    let usual = context(0).expect("a plan");
+    assert!((512..4096).contains(&usual), "{usual}");
+    assert_eq!(context(usual).expect("a plan"), usual);
+    assert_eq!(context(usual + 1).expect("a plan"), usual + 256);
+    // What does not fit is halved until it does.
+    let most = context(1 << 19).expect("a plan");
+    assert!(most >= usual && most < 1 << 19, "{most}");
 }
 
 fn machines() -> impl Strategy<Value = Cpus> {

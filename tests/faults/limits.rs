@@ -124,6 +124,33 @@ fn least(said: &Answer) -> String {
 }
 
 #[test]
+fn the_least_budget_beside_a_model_that_drafts_suffices() {
+    let scratch = Scratch::new();
+    let wide = Model {
+        vocab: 60_000,
+        ..Model::default()
+    };
+    let model = wide.writer().write(scratch.path(), "model.gguf");
+    let run = |memory: &str| {
+        let mut run = vec![
+            "run",
+            text(&model),
+            "--draft",
+            text(&model),
+            "-q",
+            "-n",
+            "8",
+        ];
+        run.extend(["-t", "1", "--greedy", "-p", "the other", "--memory", memory]);
+        answer(forebay(&scratch.folder("cache"), run))
+    };
+    run("2GiB");
+    let least = least(&run("1MiB"));
+    let said = run(&least);
+    assert!(said.status.success(), "{least}: {}", said.stderr);
+}
+
+#[test]
 fn the_least_budget_does_in_the_run_that_packs_too() {
     let scratch = Scratch::new();
     let large_vocabulary = Model {

@@ -21,6 +21,7 @@ mod hog;
 mod holdings;
 mod lent;
 mod little_room;
+mod measuring;
 mod pressure;
 mod prompts;
 mod resize;

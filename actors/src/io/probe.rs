@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use forebay_models::files::Partial;
+use forebay_plans::machine::MachineProfile;
 use forebay_queues::slab::{Slab, SlabError, Slot};
 
 use super::driver::{Driver, DriverChoice, DriverInfo};
@@ -205,15 +207,14 @@ fn read_randomly(
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn probe_file(folder: &Path, file_bytes: u64) -> Result<tempfile::NamedTempFile, ProbeError> {
+pub fn probe_file(folder: &Path, file_bytes: u64) -> Result<Partial, ProbeError> {
     let os = |source| ProbeError::Os {
         path: folder.to_path_buf(),
         source,
     };
-    let mut file = tempfile::Builder::new()
-        .prefix(".forebay-probe-")
-        .tempfile_in(folder)
-        .map_err(os)?;
+    // By its name, it is removed later if this process is killed.
+    let partial = Partial::beside(&MachineProfile::path(folder)).map_err(os)?;
+    let mut file = partial.file();
     let mut random = SplitMix(file_bytes);
     let mut block = vec![0u8; 1 << 20];
     let mut left = file_bytes;
@@ -226,6 +227,6 @@ pub fn probe_file(folder: &Path, file_bytes: u64) -> Result<tempfile::NamedTempF
         left -= len;
     }
     // Blocks that are not yet on the disk would be read from memory.
-    file.as_file().sync_all().map_err(os)?;
-    Ok(file)
+    file.sync_all().map_err(os)?;
+    Ok(partial)
 }

@@ -414,8 +414,9 @@ impl Driver for UringDriver {
     }
 }
 
-impl Drop for UringDriver {
-    fn drop(&mut self) {
+impl UringDriver {
+    /// Waits for the reads in flight, as long as a disk that works may take.
+    fn drain(&mut self) {
         // Never enabled: the kernel has seen none of the queued reads.
         if !self.enabled {
             return;
@@ -438,5 +439,16 @@ impl Drop for UringDriver {
         }
         // The kernel may still write for these reads: their memory must stay mapped for ever.
         self.flights.drain().for_each(mem::forget);
+    }
+}
+
+impl Drop for UringDriver {
+    fn drop(&mut self) {
+        self.drain();
+        if self.registered.bytes() > 0 {
+            // A closed ring lets go of its buffers some time later. Until then, memory that the process has unmapped
+            // still counts for its control group, which then has no room for what is allocated next.
+            let _ = self.ring.submitter().unregister_buffers();
+        }
     }
 }
