@@ -52,7 +52,8 @@ pub use chat::{
     ChatAnswer, ChatFinish, ChatItem, ChatItems, ChatRequest, ChatStream, Message, Role, ToolCall,
 };
 pub use engine::{
-    Decoded, DeviceChoice, DevicePlacing, Engine, EngineBuilder, Perplexity, PlanGoal, Session,
+    Decoded, DeviceChoice, DevicePlacing, Engine, EngineBuilder, ModelDescription, Perplexity,
+    PlanGoal, Session,
 };
 pub use error::Error;
 pub use in_force::{ClusterCounts, PlanInForce, StreamWindow};

@@ -102,11 +102,11 @@ impl Text {
     }
 
     /// The text's tokens, as many as are used, and how many of them are a piece; `tests` pieces are only for measuring.
-    /// `shape` makes the engine the one that is run later.
+    /// `layout` is that of the file that is used later.
     fn tokens(
         &self,
         tests: u32,
-        shape: impl FnOnce(EngineBuilder) -> EngineBuilder,
+        layout: impl FnOnce(EngineBuilder) -> EngineBuilder,
     ) -> anyhow::Result<(Vec<u32>, usize)> {
         let asked = self.ctx.map(|ctx| ctx as usize);
         enough(self.tokens, asked.unwrap_or(1))?;
@@ -121,20 +121,15 @@ impl Text {
             .into());
         }
         let text = read_text(&self.file, "text")?;
-        let builder = match asked {
-            Some(ctx) => self.builder(ctx)?,
-            None => self.any_context()?.context_hint(USUAL_PIECE),
-        };
-        let engine = shape(builder.sparsity(Sparsity::Dense)).build()?;
-        let ctx = asked.unwrap_or_else(|| engine.network().context_length.min(USUAL_PIECE));
+        let builder = self.any_context()?.sparsity(Sparsity::Dense);
+        let model = layout(builder).read_model()?;
+        let ctx = asked.unwrap_or_else(|| model.network.context_length.min(USUAL_PIECE));
         enough(self.tokens, ctx)?;
         let options = EncodeOptions {
-            add_bos: engine.tokenizer().adds_bos(),
+            add_bos: model.tokenizer.adds_bos(),
             parse_special: false,
         };
-        let mut tokens = engine
-            .tokenizer()
-            .encode_up_to(&text, options, self.tokens)?;
+        let mut tokens = model.tokenizer.encode_up_to(&text, options, self.tokens)?;
         tokens.truncate(self.tokens);
         Ok((tokens, ctx))
     }

@@ -11,7 +11,7 @@ pub struct ModelArgument {
     positional: Option<PathBuf>,
     /// The same as a flag, as in other programs.
     #[arg(long = "model", short = 'm', value_name = "MODEL", hide = true)]
-    #[arg(conflicts_with = "positional")]
+    #[arg(conflicts_with = "positional", allow_hyphen_values = true)]
     flag: Option<PathBuf>,
 }
 

@@ -74,38 +74,36 @@ impl ProfileCommand {
         if self.file.is_some() {
             enough(self.tokens, asked.unwrap_or(1))?;
         }
-        let with_context = |context: Option<usize>| -> Result<EngineBuilder, forebay::Error> {
-            let builder = Engine::builder().model(&self.model);
-            let builder = match context {
-                Some(context) => builder.context(context),
-                None => builder.context_hint(USUAL_PIECE),
-            };
-            let builder = self.engine.configure(builder)?;
+        let builder = || -> Result<EngineBuilder, forebay::Error> {
+            let builder = self
+                .engine
+                .configure(Engine::builder().model(&self.model))?;
             Ok(builder.hot_set(false).on_preparation(reporter(self.json)))
         };
-        let written = generate.map(|n| n + 1);
-        let engine = with_context(written.or(asked))?.build()?;
-        let bundle = engine.bundle_path().to_path_buf();
-        let ctx = asked.unwrap_or_else(|| engine.network().context_length.min(USUAL_PIECE));
+        let model = builder()?.read_model()?;
+        let ctx = asked.unwrap_or_else(|| model.network.context_length.min(USUAL_PIECE));
         if self.file.is_some() {
             enough(self.tokens, ctx)?;
         }
         let tokens = match (&self.file, self.generate) {
             (Some(file), _) => {
                 let options = EncodeOptions {
-                    add_bos: engine.tokenizer().adds_bos(),
+                    add_bos: model.tokenizer.adds_bos(),
                     parse_special: false,
                 };
                 let (text, most) = (read_text(file, "text")?, self.tokens);
-                let mut tokens = engine.tokenizer().encode_up_to(&text, options, most)?;
+                let mut tokens = model.tokenizer.encode_up_to(&text, options, most)?;
                 tokens.truncate(self.tokens);
                 tokens
             }
             (None, Some(_)) => Vec::new(),
             (None, None) => bail!("there is nothing to profile on; give -f TEXT or --generate N"),
         };
-        drop(engine);
-        let make = || with_context(written.or(Some(ctx)));
+        let bundle = model.bundle.clone();
+        // Its memory is for the engine.
+        drop(model);
+        let context = generate.map_or(ctx, |n| n + 1);
+        let make = || builder().map(|builder| builder.context(context));
         if let (Some(out), Some(file)) = (&self.importance, &self.file) {
             return self.measure_importance(&make, (&tokens, ctx), file, out);
         }

@@ -1,5 +1,6 @@
 //! From settings to a running engine: reads the model's description, divides the memory, loads, starts.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_models::bundle::Bundle;
@@ -49,6 +50,17 @@ pub(super) struct LaidOut {
     pub no_device: Option<String>,
 }
 
+/// What a model's file says.
+#[derive(Debug)]
+pub struct ModelDescription {
+    /// The packed file.
+    pub bundle: PathBuf,
+    /// What the model computes.
+    pub network: Network,
+    /// How texts become tokens.
+    pub tokenizer: Tokenizer,
+}
+
 impl EngineBuilder {
     /// Packs the model if needed, divides the budget, loads the weights that stay in memory and starts the actors. Blocks
     /// for gigabytes, minutes if the model has to be packed first. In an async program, use the runtime's threads for
@@ -67,6 +79,20 @@ impl EngineBuilder {
         let vocab_size = evaluator.facts.tokenizer.vocab_size();
         let draft = drafting.map(|d| d.start(vocab_size)).transpose()?;
         self.serve(evaluator, draft)
+    }
+
+    /// What the model's file says, without loading the model: it is packed first if it has not been.
+    ///
+    /// # Errors
+    /// As [`Self::build`]'s about the model, and about a context that it was not trained for.
+    pub fn read_model(mut self) -> Result<ModelDescription, Error> {
+        self.check()?;
+        let described = self.describe()?;
+        Ok(ModelDescription {
+            bundle: described.bundle.path().to_path_buf(),
+            network: described.network,
+            tokenizer: described.texts.0,
+        })
     }
 
     /// Reads the model's description.

@@ -40,6 +40,7 @@ use forebay_stages::kernels::Isa;
 use forebay_traces::chrome::write_chrome;
 use forebay_traces::lane::TraceLane;
 
+pub use build::ModelDescription;
 pub use builder::EngineBuilder;
 pub use decoded::Decoded;
 pub(crate) use device::DeviceFacts;

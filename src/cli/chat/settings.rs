@@ -36,7 +36,8 @@ impl Settings {
     pub fn set(&mut self, name: &str, value: &str) -> anyhow::Result<()> {
         let mut sampler = self.sampler.clone();
         match name {
-            "temp" => sampler.temperature = number(name, value, "a number")?,
+            // As `--temp`: less than 0 is greedy.
+            "temp" => sampler.temperature = number::<f32>(name, value, "a number")?.max(0.0),
             "top-k" => sampler.top_k = number(name, value, "a whole number, 0 or more")?,
             "top-p" => sampler.top_p = number(name, value, "a number")?,
             "min-p" => sampler.min_p = number(name, value, "a number")?,
@@ -108,6 +109,7 @@ mod tests {
             flags: ChatFlags::default(),
         };
         for (name, value) in [
+            ("temp", "-1"),
             ("temp", "0.5"),
             ("top-k", "7"),
             ("seed", "3"),
