@@ -97,6 +97,8 @@ pub fn open_if(
     let source = source::open(model)?;
     fits(source.as_ref())?;
     let _lock = lock(&target, report)?;
+    // Meanwhile it may have been packed, also under another name.
+    let (_, _, target) = place(model, cache, options)?;
     if let Some(bundle) = ready(&target, &identity) {
         return Ok(bundle);
     }

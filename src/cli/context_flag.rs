@@ -5,7 +5,8 @@ use forebay::EngineBuilder;
 
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct ContextFlag {
-    /// Positions of the KV cache, at most what the model was trained for; 0 is all of that [default: 4096, or less if
+    /// Positions of the KV cache, at most what the model was trained for; 0 is all of that [default: 4096, or more if
+    /// the prompt is likely to need more, or less if
     /// the budget allows less, or if the prompt and -n need less].
     #[arg(
         long,

@@ -121,7 +121,12 @@ impl Text {
             .into());
         }
         let text = read_text(&self.file, "text")?;
-        let builder = self.any_context()?.sparsity(Sparsity::Dense);
+        // A context that is too long is refused before the model is packed.
+        let builder = match asked {
+            Some(ctx) => self.builder(ctx)?,
+            None => self.any_context()?,
+        };
+        let builder = builder.sparsity(Sparsity::Dense);
         let model = layout(builder).read_model()?;
         let ctx = asked.unwrap_or_else(|| model.network.context_length.min(USUAL_PIECE));
         enough(self.tokens, ctx)?;

@@ -80,7 +80,12 @@ impl ProfileCommand {
                 .configure(Engine::builder().model(&self.model))?;
             Ok(builder.hot_set(false).on_preparation(reporter(self.json)))
         };
-        let model = builder()?.read_model()?;
+        let mut first = builder()?;
+        // A context that is too long is refused before the model is packed.
+        if let Some(context) = generate.map(|n| n + 1).or(asked) {
+            first = first.context(context);
+        }
+        let model = first.read_model()?;
         let ctx = asked.unwrap_or_else(|| model.network.context_length.min(USUAL_PIECE));
         if self.file.is_some() {
             enough(self.tokens, ctx)?;

@@ -187,7 +187,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Positions of the KV cache. Default: 4096, or less under a small budget.
+    /// Positions of the KV cache. Default: 4096, or more if more are needed, or less under a small budget.
     #[must_use]
     pub fn context(mut self, n: usize) -> Self {
         self.context = Some(n);

@@ -159,6 +159,10 @@ pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
             }
             Err(Error::Budget(_)) if request.context.is_none() && context > SMALL_CONTEXT => {
                 context = (context / 2).max(SMALL_CONTEXT);
+                if request.max_batch.is_none() {
+                    // It had become small beside a longer one.
+                    max_batch = default_batch(bundle, request, context);
+                }
             }
             planned => return planned,
         }

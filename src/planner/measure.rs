@@ -206,7 +206,8 @@ impl BesideReading {
     }
 }
 
-/// Reads of `file`, by size and depth, with at most a quarter of the available memory.
+/// Reads of `file`, by size and depth, with at most a quarter of the available memory: what would
+/// take more is left out.
 ///
 /// # Errors
 /// The file, or how much memory there is, cannot be read.
@@ -215,11 +216,13 @@ pub(crate) fn measure_disk(
     choice: DriverChoice,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<DiskProfile, Error> {
+    let cold = COLD_MEMORY.min((MemoryLimits::read()?.effective_available() / 4) as usize);
+    let fits = |&(depth, block): &(usize, u32)| depth == 1 || depth * block as usize <= cold;
     let cases: Vec<(usize, u32)> = DEPTHS
         .into_iter()
         .flat_map(|depth| BLOCKS.map(|block| (depth, block)))
+        .filter(fits)
         .collect();
-    let cold = COLD_MEMORY.min((MemoryLimits::read()?.effective_available() / 4) as usize);
     let mut samples = vec![Vec::new(); cases.len()];
     for round in 0..READ_ROUNDS {
         for (i, (&(depth, block_bytes), samples)) in cases.iter().zip(&mut samples).enumerate() {

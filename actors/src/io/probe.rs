@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay_models::files::Partial;
+use forebay_models::files::{Partial, remove_stale_partials};
 use forebay_plans::machine::MachineProfile;
 use forebay_queues::slab::{Slab, SlabError, Slot};
 
@@ -213,7 +213,9 @@ pub fn probe_file(folder: &Path, file_bytes: u64) -> Result<Partial, ProbeError>
         source,
     };
     // By its name, it is removed later if this process is killed.
-    let partial = Partial::beside(&MachineProfile::path(folder)).map_err(os)?;
+    let profile = MachineProfile::path(folder);
+    remove_stale_partials(&profile);
+    let partial = Partial::beside(&profile).map_err(os)?;
     let mut file = partial.file();
     let mut random = SplitMix(file_bytes);
     let mut block = vec![0u8; 1 << 20];

@@ -415,11 +415,11 @@ impl Driver for UringDriver {
 }
 
 impl UringDriver {
-    /// Waits for the reads in flight, as long as a disk that works may take.
-    fn drain(&mut self) {
+    /// Waits for the reads in flight, as long as a disk that works may take; false if some have not ended.
+    fn drain(&mut self) -> bool {
         // Never enabled: the kernel has seen none of the queued reads.
         if !self.enabled {
-            return;
+            return true;
         }
         let end = Instant::now() + DRAIN_LIMIT;
         loop {
@@ -437,15 +437,17 @@ impl UringDriver {
                 break;
             }
         }
+        let all = self.flights.len() == 0;
         // The kernel may still write for these reads: their memory must stay mapped for ever.
         self.flights.drain().for_each(mem::forget);
+        all
     }
 }
 
 impl Drop for UringDriver {
     fn drop(&mut self) {
-        self.drain();
-        if self.registered.bytes() > 0 {
+        // The kernel would wait for a read that hangs.
+        if self.drain() && self.registered.bytes() > 0 {
             // A closed ring lets go of its buffers some time later. Until then, memory that the process has unmapped
             // still counts for its control group, which then has no room for what is allocated next.
             let _ = self.ring.submitter().unregister_buffers();

@@ -244,16 +244,23 @@ impl TagReader {
     }
 
     /// Where the call in what is held ends, and with what mark. An argument may have that in it, unless another call
-    /// follows: then this one was never finished.
+    /// begins after it: then this one was never finished, and ends with the first mark.
     fn end_of_call(&self) -> Option<(usize, &'static str)> {
         let format = self.format?;
         let closing = format.closing()?;
-        let is_end = |&at: &usize| {
-            let after = self.held[at + closing.len()..].trim_start();
-            !format.is_in_argument(&self.held[..at]) || after.starts_with(self.opening())
-        };
-        let mut places = self.held.match_indices(closing).map(|(at, _)| at);
-        places.find(is_end).map(|at| (at, closing))
+        let mut first = None;
+        for (at, _) in self.held.match_indices(closing) {
+            if !format.is_in_argument(&self.held[..at]) {
+                return Some((at, closing));
+            }
+            let first = *first.get_or_insert(at);
+            let after = &self.held[at + closing.len()..];
+            let until_next = after.split(closing).next().unwrap_or_default();
+            if until_next.contains(self.opening()) {
+                return Some((first, closing));
+            }
+        }
+        None
     }
 
     fn function(&mut self, parts: &mut Vec<Part>) -> bool {

@@ -209,6 +209,13 @@ fn an_argument_may_have_the_mark_of_an_end_in_it() {
     let answer = format!("<tool_call>{{\"name\": \"weather</tool_call>{call}");
     let message = read_of(HERMES, true, &[&answer]);
     assert_eq!(message.tool_calls.len(), 1, "{answer}");
+    // Nor does one with a quotation mark too many.
+    let wrong =
+        "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"a\"b\"}}</tool_call>";
+    let answer = format!("{wrong} Again: {call}");
+    let message = read_of(HERMES, true, &[&answer]);
+    assert_eq!(message.tool_calls.len(), 1, "{answer}");
+    assert_eq!(message.content, format!("{wrong} Again: "));
 }
 
 #[test]
