@@ -5,9 +5,10 @@ use std::time::SystemTime;
 
 use forebay_models::bundle::{Bundle, SourceIdentity, hot_set_path};
 use forebay_models::error::ModelError;
-use forebay_models::files::remove_stale_partials;
+use forebay_models::files::{folder_of, remove_stale_partials};
 use forebay_plans::cache_dir::{self, PACKED_EXTENSION};
 
+use crate::demo;
 use crate::error::Error;
 use crate::packed;
 use crate::profiles::profile_path;
@@ -121,8 +122,8 @@ fn state_of(packed: &SourceIdentity) -> State {
     }
 }
 
-/// Removes a packed model with what is kept beside it: hot set, profile, measurements. A program that runs it goes on:
-/// it has the file open.
+/// Removes a packed model with what is kept beside it: hot set, profile, measurements, and the demo's own files. A
+/// program that runs it goes on: it has the file open.
 ///
 /// # Errors
 /// The file cannot be removed.
@@ -133,6 +134,12 @@ pub fn remove(model: &CachedModel) -> Result<(), Error> {
     for path in side_files(&model.path) {
         // There may be none.
         let _ = std::fs::remove_file(path);
+    }
+    let folder = folder_of(&model.path);
+    let demo = folder.join(demo::NAME).canonicalize();
+    let is_demo = demo.is_ok_and(|demo| model.source.as_ref() == Some(&demo));
+    if is_demo && cache_dir::is_packed_path(&model.path) {
+        demo::remove(folder);
     }
     Ok(())
 }

@@ -74,6 +74,16 @@ pub fn unpack(folder: &Path, report: &mut dyn FnMut(Preparation)) -> Result<Path
     Ok(target)
 }
 
+/// Removes what [`unpack`] wrote below `folder`, and nothing else.
+pub(crate) fn remove(folder: &Path) {
+    let target = folder.join(NAME);
+    // Best effort: what stays only takes up space.
+    for (name, _) in FILES {
+        let _ = std::fs::remove_file(target.join(name));
+    }
+    let _ = std::fs::remove_dir(target);
+}
+
 fn is_same(path: &Path, bytes: &[u8]) -> bool {
     read_regular(path, bytes.len() as u64).is_ok_and(|found| found == bytes)
 }

@@ -181,7 +181,7 @@ pub fn packed_with(dir: &Path, hash: u64) -> Option<PathBuf> {
         path.file_name()
             .is_some_and(|n| n.to_string_lossy().ends_with(&end))
     };
-    paths.filter(named).min()
+    paths.filter(|path| named(path) && path.is_file()).min()
 }
 
 /// Whether a file is named like [`packed_path`]'s; others in the folder are somebody's own.

@@ -248,8 +248,11 @@ fn is_named(model: &CachedModel, wanted: &Path) -> bool {
         let found = |path: &Path| path.canonicalize().ok();
         wanted == source || found(wanted).is_some_and(|wanted| found(source) == Some(wanted))
     };
+    // What is not UTF-8 is shown as something else.
+    let is_file_name = model.path.file_name() == Some(wanted.as_os_str());
     is(&name)
         || is(stem)
+        || is_file_name
         || without_number.is_some_and(is)
         || wanted == model.path
         || model.source.as_ref().is_some_and(is_source)

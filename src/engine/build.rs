@@ -22,7 +22,7 @@ use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::in_force::{Parts, PlanInForce};
 use crate::live_budget::{Copies, KV_COPIES, LiveBudget};
-use crate::memory::{MemoryPlan, MemoryRequest, plan};
+use crate::memory::{MemoryPlan, MemoryRequest, check_context, plan};
 
 /// A model's description, and how it is to be run.
 pub(super) struct Described {
@@ -88,6 +88,9 @@ impl EngineBuilder {
     pub fn read_model(mut self) -> Result<ModelDescription, Error> {
         self.check()?;
         let described = self.describe()?;
+        if let Some(asked) = self.context {
+            check_context(asked, described.network.context_length)?;
+        }
         Ok(ModelDescription {
             bundle: described.bundle.path().to_path_buf(),
             network: described.network,

@@ -28,7 +28,7 @@ use lending::{claim_lent, lend};
 use uploads::{choose_uploads, upload_window};
 
 pub(crate) use conversation::longest_conversation;
-pub(crate) use defaults::DEFAULT_CONTEXT;
+pub(crate) use defaults::ample_context;
 pub(crate) use items::{kv_bytes_read, state_bytes};
 
 /// How much larger the process may be in the next run: the minimum budget that an error names must suffice.

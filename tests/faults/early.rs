@@ -60,6 +60,13 @@ fn what_the_arguments_or_the_header_rule_out_is_refused_before_the_model_is_pack
     }
     let bench = ["bench", &model, "--tests", "pp4,tg129"];
     refused_unpacked(&scratch, &bench, &["tg129", "128", "shorter test"]);
+    for arguments in [
+        &["profile", &model, "-f", &words, "--ctx", "129"][..],
+        &["calibrate", &model, "-f", &words, "--ctx", "129"],
+        &["fit-predictor", &model, "-f", &words, "--ctx", "129"],
+    ] {
+        refused_unpacked(&scratch, arguments, &["129 tokens", "--ctx 128"]);
+    }
     let fit = ["fit-predictor", &model, "-f", &words, "--ctx", "64"];
     for (flags, mentions) in [
         (&["--rank", "0"][..], &["--rank", "at least 2"][..]),

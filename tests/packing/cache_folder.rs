@@ -1,5 +1,8 @@
 //! `forebay cache`: what is in the folder of packed models, and removing it.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use serde_json::Value;
 
 use crate::gguf_writer::{GgufWriter, Model};
@@ -158,4 +161,28 @@ fn pruning_keeps_current_models_behind_links_and_what_somebody_named() {
     let said = cache(&scratch, &["rm", model.to_str().expect("text")]);
     assert!(said.status.success(), "{}", said.stderr);
     assert_eq!(listed(&scratch), before[1..]);
+}
+
+#[test]
+fn removing_all_leaves_nothing_of_the_demo_nor_of_odd_names() {
+    let scratch = Scratch::new();
+    let folder = scratch.path().join("cache");
+    let said = answer(forebay(&folder, ["run", "-q", "-n", "1"]));
+    assert!(said.status.success(), "{}", said.stderr);
+    let before = listed(&scratch);
+    assert_eq!(before.len(), 1);
+    let odd = OsStr::from_bytes(b"odd\xff.fbay");
+    std::fs::copy(folder.join(&before[0].0), folder.join(odd)).expect("copied");
+    let remove = |name: &OsStr| {
+        let mut command = forebay(&folder, ["cache", "rm"]);
+        command.arg(name);
+        let said = answer(command);
+        assert!(said.status.success(), "{}", said.stderr);
+    };
+    remove(odd);
+    assert_eq!(listed(&scratch), before);
+    remove(OsStr::new("--all"));
+    let left = names_in(&folder);
+    let models = left.iter().filter(|name| *name != "machine.json");
+    assert_eq!(models.count(), 0, "{left:?}");
 }

@@ -8,7 +8,7 @@ use crate::engine::build::LaidOut;
 use crate::engine::builder::EngineBuilder;
 use crate::engine::planning::Planning;
 use crate::error::Error;
-use crate::memory::{DEFAULT_CONTEXT, plan};
+use crate::memory::{ample_context, plan};
 
 /// No budget of its own: all of it is to be in memory, and the budget of both is checked as one.
 const UNLIMITED: u64 = u64::MAX >> 8;
@@ -45,9 +45,9 @@ impl EngineBuilder {
         let described = described?;
         let (cores, sparsity) = (described.cores.len(), described.sparsity);
         let mut request = builder.memory_request(cores, sparsity, &described.texts, None)?;
-        let wanted = self.context.or(self.context_hint);
+        let ample = || ample_context(self.context_needed, self.context_hint);
         let trained = described.network.context_length;
-        request.context = Some(wanted.unwrap_or(DEFAULT_CONTEXT).min(trained));
+        request.context = Some(self.context.unwrap_or_else(ample).min(trained));
         request.total = UNLIMITED;
         request.keeps_tables = false;
         // Counted with the other model, which reads and writes the text, too.
