@@ -1,7 +1,7 @@
 //! The actor runtime: what runs the stages, on which cores, and how they are connected.
 //!
 //! An actor is not a thread: a compute core interprets its program and gives turns to the stages it owns; only misses
-//! go to the single I/O actor. [`decode::graph`] and [`prefill::graph`] are the diagrams.
+//! go to the single I/O actor. `decode::stations` and [`prefill::graph`] are the diagrams.
 #![deny(unsafe_code)]
 
 pub mod baselines;

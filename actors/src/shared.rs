@@ -7,6 +7,7 @@ use forebay_models::bundle::{Bundle, DirectoryEntry};
 use forebay_models::network::{Content, Network};
 use forebay_plans::fewer_experts::FewerExperts;
 use forebay_plans::on_device::OnDevice;
+use forebay_plans::placement::PARTS;
 use forebay_plans::program::Options;
 use forebay_plans::residency::{Loading, Pipeline, Residency, ResidencyPlan};
 use forebay_queues::lending::Lending;
@@ -21,6 +22,7 @@ use forebay_stages::weights::Resident;
 
 use crate::device::DeviceParts;
 use crate::fault::FaultCell;
+use crate::step::Step;
 
 /// How single neurons are kept and read, and what overlaps.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,7 +114,7 @@ impl Shared {
         self.fewer.prefer_cached > 0.0 && self.plan.expert_cache.cells > 0
     }
 
-    /// Whether steps may draft ([`Step::drafts`](crate::step::Step::drafts)): some FFN clusters are streamed and nothing else is,
+    /// Whether steps may draft ([`Step::drafts`]): some FFN clusters are streamed and nothing else is,
     /// and what a draft adds to the KV cache can be taken back. Where neurons or experts are cached, each token reads others,
     /// so that several in a step do not save reads.
     pub fn can_draft(&self) -> bool {
@@ -126,6 +128,17 @@ impl Shared {
         let plain = self.neurons.pipeline == Pipeline::Cluster && self.device.is_none();
         let is_dense = !ffns.is_empty() && others.is_empty() && !caches;
         is_dense && !slides && self.kv.states == 0 && plain
+    }
+
+    /// How many of the device's clusters of phase `number` it computes in a step; all cores agree.
+    pub fn device_places(&self, step: &Step, number: usize) -> u32 {
+        let device = self.device.as_ref().filter(|_| step.device_part > 0);
+        if device.and_then(|device| device.of(number)).is_none() {
+            return 0;
+        }
+        let planned = self.on_device.phases[number].places(step.tokens.places.len());
+        let (part, all) = (u32::from(step.device_part), u32::from(PARTS));
+        (planned * part + all / 2) / all
     }
 
     /// Directory entry of a cluster.

@@ -11,6 +11,7 @@ use crate::tokenizer::{TokenizerSpec, spec_from_gguf, spec_from_hf};
 mod gguf;
 mod hf;
 mod inventory;
+mod latent;
 pub(crate) mod placed;
 mod tensor_source;
 mod transposed;

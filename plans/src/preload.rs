@@ -10,6 +10,8 @@ use crate::residency::{Residency, ResidencyPlan};
 
 /// Tokens from which a step is a prompt's: with one neuron in ten alive per token, most are alive for one of this many.
 pub const PROMPT_TOKENS: usize = 16;
+/// Most tokens of a draft: with the last token, fewer than take the graph of prompts.
+pub const MOST_DRAFTED: usize = PROMPT_TOKENS - 2;
 /// How much faster sequential reads are taken to be than reads of single neurons where the disk has not been measured:
 /// 2.4 against 0.47 GB/s on the machine where this was.
 pub const SEQUENTIAL_GAIN: f64 = 5.0;

@@ -5,7 +5,8 @@ use std::time::SystemTime;
 
 use forebay_models::tokenizer::Tokenizer;
 
-use super::{Facts, Session};
+use super::facts::Facts;
+use super::session::Session;
 use crate::chat::{AnswerReader, Begin, ChatRequest, ChatStream, Role, is_inside_reasoning, marks};
 use crate::error::Error;
 use crate::memory::longest_conversation;

@@ -6,10 +6,10 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tracing::field::Empty;
 
-use super::generate::{GenerateJob, QUEUE};
-use super::jobs::Jobs;
-use super::runner::{History, Job};
-use super::{Facts, MOST_LIKELY};
+use super::facts::{Facts, MOST_LIKELY};
+use super::thread::generation::{GenerateJob, History, QUEUE};
+use super::thread::job::Job;
+use super::thread::jobs::Jobs;
 use crate::chat::{AnswerReader, Transcript};
 use crate::error::Error;
 use crate::request::{Prompt, Request};

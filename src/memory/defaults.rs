@@ -3,16 +3,14 @@
 use forebay_models::bundle::Bundle;
 
 use super::MemoryRequest;
-use super::items::{kv_bytes, logits_bytes, scratch};
+use super::items::{LARGE_BATCH, kv_bytes, logits_bytes, scratch};
 
 /// Default context if memory is plentiful and no more are needed.
 const DEFAULT_CONTEXT: usize = 4096;
 /// Smallest default context.
 pub(super) const SMALL_CONTEXT: usize = 256;
 
-/// Largest default batch.
-pub(super) const LARGE_BATCH: usize = 128;
-/// The same of models with experts: each is read once per batch, and a token uses few of them.
+/// The largest default batch of models with experts: each is read once per batch, and a token uses few of them.
 const LARGE_EXPERT_BATCH: usize = 512;
 /// Buffers of a default batch take at most this part of the budget, most of it only while a prompt is read; more where
 /// each batch reads most experts.

@@ -14,9 +14,11 @@ use forebay_stages::recurrent::Recurrent;
 
 use super::MemoryRequest;
 use super::conversation::chat_bytes;
-use super::defaults::LARGE_BATCH;
 use crate::lent::{KV_CACHE, SCRATCH};
 use crate::token_rows::TokenRows;
+
+/// Largest default batch.
+pub(super) const LARGE_BATCH: usize = 128;
 
 /// Memory that start-up and steps take beyond what is itemised: thread stacks, the ring, message queues, the
 /// allocator's slack, and the program's own pages when they are first run. Up to 4.5 MiB were measured.

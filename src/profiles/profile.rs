@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::{ExpertProfile, MissPoint};
 use crate::error::Error;
 
+/// A profile's `policy` if misses were not simulated but follow from counts.
+pub(crate) const COUNTED: &str = "counted";
 /// Statistics of a model's neurons and experts over a text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
@@ -142,7 +144,7 @@ impl Profile {
 
     /// Whether it was made in the background of ordinary runs, by counting alone.
     pub fn is_default(&self) -> bool {
-        self.policy == super::tally::COUNTED
+        self.policy == COUNTED
     }
 
     /// P_miss of a cache that holds a part of all neurons, interpolated between the sizes that were tried.

@@ -11,10 +11,8 @@ use forebay_stages::frame::Observer;
 use forebay_stages::live_mask::LiveMask;
 
 use super::misses::MissPoint;
-use super::profile::Profile;
+use super::profile::{COUNTED, Profile};
 
-/// A profile's `policy` if misses were not simulated but follow from counts.
-pub(crate) const COUNTED: &str = "counted";
 /// Tokens that are enough for a profile.
 const ENOUGH: usize = 64;
 /// Number of cache sizes.

@@ -6,7 +6,8 @@ use forebay_stages::frame::Frame;
 use forebay_stages::gio::Reader;
 use forebay_traces::record::Reason;
 
-use crate::decode::graph::{deliver, reader, ready, retry, work};
+use crate::decode::graph::{ready, retry, work};
+use crate::decode::stations::{deliver, reader};
 use crate::wiring::{Stages, Wiring, begin};
 
 /// The decode graph's connections; reading and computing alternate.

@@ -9,7 +9,8 @@ use forebay_stages::flight::Flight;
 use forebay_stages::frame::Frame;
 use forebay_stages::gio::Reader;
 
-use crate::decode::graph::{self, Station, reader};
+use crate::decode::graph;
+use crate::decode::stations::{self, Station, reader};
 use crate::wiring::{Stages, Wiring, begin};
 
 /// The decode graph's connections, except for clusters whose neurons are read one by one: GC sends them here.
@@ -41,7 +42,7 @@ impl MatrixGraph {
                 }
             }
         }
-        graph::deliver(from, stages, frame, out);
+        stations::deliver(from, stages, frame, out);
     }
 }
 
@@ -87,7 +88,7 @@ impl Wiring for MatrixGraph {
         frame: &mut Frame<'_>,
         out: &mut Outbox,
     ) {
-        graph::ready(number, stages, frame, out, &mut graph::deliver);
+        graph::ready(number, stages, frame, out, &mut stations::deliver);
     }
 
     fn is_done(&self, stages: &Stages, phase: &Phase) -> bool {

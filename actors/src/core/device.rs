@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_plans::placement::PARTS;
 use forebay_plans::program::Work;
 use forebay_stages::contract::Turn;
 use forebay_stages::rows;
@@ -13,8 +12,6 @@ use forebay_traces::record::Reason;
 use super::phases::Apart;
 use super::{Core, State};
 use crate::device::{DeviceLink, Errand, Move, Moving, Outcome, gather};
-use crate::shared::Shared;
-use crate::step::Step;
 use crate::wiring::Stages;
 
 impl Core {
@@ -24,7 +21,7 @@ impl Core {
             return;
         };
         let shared = Arc::clone(&self.shared);
-        let places = places(&shared, &self.step, number) as usize;
+        let places = shared.device_places(&self.step, number) as usize;
         let parts = shared.device.as_ref().and_then(|device| device.of(number));
         if let (Some(part), true) = (parts, places > 0) {
             let items = &shared.on_device.phases[number].items[..places];
@@ -160,17 +157,6 @@ impl Core {
             attender.give_up(slept.as_secs());
         }
     }
-}
-
-/// How many of the device's clusters of phase `number` it computes in a step; all cores agree.
-pub(super) fn places(shared: &Shared, step: &Step, number: usize) -> u32 {
-    let device = shared.device.as_ref().filter(|_| step.device_part > 0);
-    let Some(_) = device.and_then(|device| device.of(number)) else {
-        return 0;
-    };
-    let planned = shared.on_device.phases[number].places(step.tokens.places.len());
-    let (part, all) = (u32::from(step.device_part), u32::from(PARTS));
-    (planned * part + all / 2) / all
 }
 
 /// Room in the stages for what a device fails to compute.

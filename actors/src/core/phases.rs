@@ -5,7 +5,6 @@ use forebay_stages::contract::{Outbox, Slice, Turn};
 use forebay_stages::frame::Frame;
 use forebay_traces::record::{Counter, Reason, Stage};
 
-use super::device::places;
 use super::experts::drop_cold;
 use super::surroundings::Surroundings;
 use super::{Core, State};
@@ -59,7 +58,7 @@ impl Core {
             routes: &residual.routes,
             expert_input,
             hidden: &residual.hidden,
-            on_device: places(shared, step, number),
+            on_device: shared.device_places(step, number),
             weights,
         };
         let wiring: &mut dyn Wiring = match prompts.is_active() {

@@ -5,7 +5,7 @@
 use forebay_stages::contract::{Outbox, Port, StageActor};
 use forebay_stages::frame::Frame;
 
-use super::graph::{EXPERTS, Station, deliver, reader, take_turn};
+use super::stations::{EXPERTS, Station, deliver, reader, take_turn};
 use crate::wiring::{Stages, retire};
 
 /// Whether the phase has clusters that cores may lend.

@@ -3,5 +3,6 @@
 
 pub mod graph;
 mod lend;
+pub(crate) mod stations;
 
 pub use graph::DecodeGraph;

@@ -14,8 +14,8 @@ use flume::{Receiver, Sender};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::driver::Driver;
+use super::file::ReadFile;
 use super::op::{self, FaultKind, ReadDone, ReadOp};
-use super::open::ReadFile;
 use super::progress::{Progress, Step};
 use super::waker::{Bell, Waker};
 

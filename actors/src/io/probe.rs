@@ -12,8 +12,9 @@ use forebay_queues::slab::{Slab, SlabError, Slot};
 use super::driver::{Driver, DriverChoice, DriverInfo};
 use super::faulty::SplitMix;
 use super::op::{ALIGNMENT, ReadDone, ReadFault, ReadOp};
-use super::open::{OpenError, open_driver};
-use super::uring::{UringRefusal, best_ring};
+use super::open::open_driver;
+use super::refusal::{OpenError, UringRefusal};
+use super::uring::best_ring;
 
 /// Whether this process can use io_uring.
 ///

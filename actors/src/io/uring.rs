@@ -14,9 +14,10 @@ use io_uring::types::{Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::driver::{Driver, DriverInfo};
+use super::file::ReadFile;
 use super::op::{self, ReadDone, ReadOp};
-use super::open::ReadFile;
 use super::progress::{Progress, Step};
+use super::refusal::UringRefusal;
 use super::registration::{MAX_BUFFER, Registered};
 use super::table::Table;
 use super::waker::{Bell, Waker};
@@ -41,40 +42,6 @@ const MODES: [&str; 3] = [
     "SINGLE_ISSUER | COOP_TASKRUN",
     "",
 ];
-
-/// Why io_uring is not available; the message names the remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum UringRefusal {
-    /// The kernel has no io_uring.
-    #[error("the kernel has no io_uring; use Linux 5.11 or later")]
-    Missing,
-    /// The kernel's io_uring is too old.
-    #[error("the kernel's io_uring is older than Linux 5.11 (no timed wait); use a later kernel")]
-    TooOld,
-    /// A policy forbids it.
-    #[error(
-        "io_uring is forbidden here; check `sysctl kernel.io_uring_disabled`, or the container's \
-         seccomp profile (Docker: `--security-opt seccomp=...`)"
-    )]
-    Forbidden,
-    /// No memory for the ring.
-    #[error("no memory for the ring: {0}; raise `ulimit -l` or ask for a smaller depth")]
-    Memory(io::Error),
-    /// Anything else.
-    #[error("io_uring cannot be set up: {0}")]
-    Os(io::Error),
-}
-
-impl From<io::Error> for UringRefusal {
-    fn from(source: io::Error) -> Self {
-        match source.raw_os_error() {
-            Some(libc::ENOSYS) => Self::Missing,
-            Some(libc::EPERM | libc::EACCES) => Self::Forbidden,
-            Some(libc::ENOMEM) => Self::Memory(source),
-            _ => Self::Os(source),
-        }
-    }
-}
 
 /// Makes a ring that is still disabled, so that the thread that first uses it becomes its only issuer.
 fn build_ring(entries: u32, mode: &str) -> io::Result<IoUring> {

@@ -5,20 +5,19 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_kernels::KernelTable;
-use forebay_numbers::block::BlockType;
 use forebay_queues::slab;
 
-use crate::FORMATS;
 use crate::driver::{DeviceDriver, bytes_of_parts};
 use crate::fault::DeviceFault;
 use crate::job::{DeviceDone, DeviceJob, SegmentId};
-use crate::probe::{self, HeadShape};
+use crate::probe;
 use crate::shaders::Arithmetic;
 
 use super::adapters::{Adapter, DeviceKind};
 use super::arithmetic::{Fma, Roundings};
 use super::context::{Context, Piece};
 use super::kept::{Kept, SLOTS};
+use super::options::GpuOptions;
 use super::pipelines::Pipelines;
 use super::slot::{Shared, Slot};
 
@@ -30,31 +29,6 @@ const SEGMENT: wgpu::BufferUsages = wgpu::BufferUsages::COPY_DST.union(wgpu::Buf
 
 /// Bytes that are copied to the device at once: the driver keeps a copy meanwhile.
 pub const UPLOAD_BYTES: usize = 16 << 20;
-
-/// What a device is opened for.
-#[derive(Clone, Debug)]
-pub struct GpuOptions {
-    /// Formats of the weights; each takes some time to compile.
-    pub formats: Vec<BlockType>,
-    /// Bytes of the device's memory that may be used.
-    pub memory_bytes: u64,
-    /// Whether it may compute with weights where the CPU has them.
-    pub imports: bool,
-    /// Heads that attend; each size of values takes some time to compile.
-    pub heads: Vec<HeadShape>,
-}
-
-impl Default for GpuOptions {
-    /// All formats, all memory, and the CPU's, without attention.
-    fn default() -> Self {
-        Self {
-            formats: FORMATS.to_vec(),
-            memory_bytes: u64::MAX,
-            imports: true,
-            heads: Vec::new(),
-        }
-    }
-}
 
 /// A Vulkan device that is open: up to two jobs in flight, and segments in its memory.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use crate::job::Activated;
 use crate::shaders::{self, Arithmetic, Shape, Sink};
 
 use super::context::Context;
-use super::driver::GpuOptions;
+use super::options::GpuOptions;
 
 /// The shaders of one arithmetic, with the layouts of their bindings.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ mod format;
 mod geometry;
 mod hot_set;
 mod meta;
+mod options;
 mod pack;
 mod reader;
 mod room;
@@ -23,9 +24,7 @@ pub use format::{ALIGN, DirectoryEntry, FORMAT_VERSION, HOT_VERSION, checksum};
 pub use geometry::{FfnGeometry, FfnLayout, MAX_BUNDLES, MAX_NEURONS};
 pub use hot_set::{HotNeuron, ffn_identity, hot_set_path, load_hot_set, save_hot_set};
 pub use meta::{BundleMeta, GateCalibration, LayerPredictor, SourceIdentity, StoredMatrix};
-pub use pack::{
-    COLUMN_FORMAT, PackOptions, PackProgress, Weighing, for_narrow_rows, outline, pack,
-    pack_consuming,
-};
+pub use options::{COLUMN_FORMAT, PackOptions, for_narrow_rows};
+pub use pack::{PackProgress, Weighing, outline, pack, pack_consuming};
 pub use reader::{Bundle, FileStamp, NeuronSums};
 pub use vectors::Vectors;

@@ -10,19 +10,19 @@ mod weighing;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::geometry::{FfnGeometry, rows_per_cluster};
 use super::meta::{BundleMeta, LayerPredictor, SourceIdentity, StoredMatrix};
+use super::options::PackOptions;
 use super::room::least_bytes;
 use super::vectors::Vectors;
 use super::writer::BundleWriter;
 use crate::block::{BlockType, dequantize, quantize, quantize_weighed};
 use crate::error::{ModelError, Result};
 use crate::files::remove_stale_partials;
-use crate::importance::{Importance, InputSquares};
+use crate::importance::InputSquares;
 use crate::network::{Content, Network};
 use crate::panel::pack_panels;
 use crate::source::TensorSource;
@@ -31,52 +31,6 @@ pub use consume::pack_consuming;
 use ffn::keeps_clusters;
 pub use outline::outline;
 pub use weighing::Weighing;
-
-/// Choices of a conversion.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PackOptions {
-    /// Format for matrices that are stored as F32, F16 or BF16; `None` keeps what the source has.
-    /// Matrices that are quantised already are never touched, nor are routers.
-    pub quant: Option<BlockType>,
-    /// Stores FFNs neuron by neuron even where Down is quantised along the neurons: its columns are then
-    /// quantised again, as [`COLUMN_FORMAT`], which changes the model a little.
-    pub neurons: bool,
-    /// By which errors are weighed where `quant` is searched for; see [`Weighing`] for what it leaves out.
-    pub importance: Option<Arc<Importance>>,
-}
-
-impl PackOptions {
-    /// The format in which rows of `cols` elements of `id`, stored as `block`, are written.
-    pub(super) fn target(&self, id: TensorId, block: BlockType, cols: usize) -> BlockType {
-        // They are small, and a small error chooses other experts. llama.cpp keeps them, too.
-        let is_choice = matches!(
-            id,
-            TensorId::Layer(_, LayerTensor::Router | LayerTensor::SharedGate)
-        );
-        let quantised = self.quant.filter(|_| block.block_len() == 1 && !is_choice);
-        let Some(quant) = quantised else {
-            return block;
-        };
-        let formats = [quant, for_narrow_rows(quant)];
-        let fits = |f: &BlockType| cols.is_multiple_of(f.block_len());
-        formats.into_iter().find(fits).unwrap_or(block)
-    }
-}
-
-/// The format that rows get which are not whole blocks of 256: it has blocks of 32 and no larger errors.
-pub fn for_narrow_rows(quant: BlockType) -> BlockType {
-    match quant {
-        BlockType::Q2_K | BlockType::Q3_K | BlockType::IQ4_XS => BlockType::IQ4_NL,
-        BlockType::Q4_K => BlockType::Q5_0,
-        BlockType::Q5_K => BlockType::Q5_1,
-        BlockType::Q6_K => BlockType::Q8_0,
-        _ => quant,
-    }
-}
-
-/// Format of Down's columns where they had to be quantised again: its error is far below that of the formats
-/// with fewer bits that they come from.
-pub const COLUMN_FORMAT: BlockType = BlockType::Q8_0;
 
 /// How far a conversion is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +62,7 @@ pub fn pack(
     let writer = BundleWriter::create(out, least_bytes(source, options))?;
     let stored = StoredContents::none(source.network());
     let mut packer = Packer::new(source, options, (writer, stored), progress);
-    for content in source.network().contents(has_predictors(source)) {
+    for content in source.network().contents(source.has_predictors()) {
         packer.content(content)?;
     }
     let vectors = Vectors::read(source)?;
@@ -171,12 +125,6 @@ fn metadata(
         sorted: source.is_sorted(),
         packed_by: env!("CARGO_PKG_VERSION").into(),
     }
-}
-
-/// Whether `source` comes with activation predictors.
-pub(super) fn has_predictors(source: &dyn TensorSource) -> bool {
-    let fc1 = TensorId::Layer(0, LayerTensor::PredictorFc1);
-    source.meta(fc1).is_some()
 }
 
 /// The layers' activation predictors, if the source has them.
@@ -278,7 +226,7 @@ impl<'a> Packer<'a> {
         (writer, stored): (BundleWriter, StoredContents),
         progress: &'a mut dyn FnMut(PackProgress),
     ) -> Self {
-        let contents = source.network().contents(has_predictors(source));
+        let contents = source.network().contents(source.has_predictors());
         Self {
             source,
             options,

@@ -3,7 +3,7 @@
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
-use super::pack::{PackOptions, has_predictors};
+use super::options::PackOptions;
 use crate::error::{ModelError, Result};
 use crate::files::folder_of;
 use crate::network::Content;
@@ -43,7 +43,7 @@ pub(super) fn least_bytes(source: &dyn TensorSource, options: &PackOptions) -> u
         Content::Neurons(layer) | Content::Experts(layer) => neurons(layer, content),
         Content::Rows(id) | Content::Table(id) => of(id, None),
     };
-    let contents = network.contents(has_predictors(source));
+    let contents = network.contents(source.has_predictors());
     contents.into_iter().map(bytes).sum()
 }
 

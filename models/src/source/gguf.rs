@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::TensorSource;
-use super::inventory::{Found, Inventory, unknown_tensor};
+use super::inventory::{Inventory, unknown_tensor};
+use super::placed::Found;
 use crate::arch::{self, Part};
 use crate::chat_templates::{ChatTemplates, templates_from_gguf};
 use crate::error::{ModelError, Result};

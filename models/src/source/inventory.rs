@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::placed::{Extent, Piece, Place, Placed};
-use super::transposed::ups_by_head;
+use super::latent::ups_by_head;
+use super::placed::{Extent, Found, Piece, Place, Placed};
 use crate::arch::{Form, InFile, Names};
 use crate::error::{ModelError, Result};
 use crate::network::{Network, Shape};
@@ -16,15 +16,6 @@ use crate::tensor::{LayerTensor as T, Stored, TensorId, TensorMeta};
 
 /// Bytes compared at a time.
 const CHUNK: usize = 4 << 20;
-
-/// A tensor of a file, in any role.
-pub(crate) struct Found {
-    pub(crate) meta: TensorMeta,
-    /// Its file's number, from [`Inventory::add_file`].
-    pub(crate) file: usize,
-    /// Its first byte; all its bytes are inside the file.
-    pub(crate) start: u64,
-}
 
 /// The error for a tensor without a known role.
 pub(crate) fn unknown_tensor(path: &Path, name: String) -> ModelError {

@@ -29,6 +29,15 @@ pub(super) struct Piece {
     pub(super) bytes: usize,
 }
 
+/// A tensor of a file, in any role.
+pub(crate) struct Found {
+    pub(crate) meta: TensorMeta,
+    /// Its file's number, in the order of the inventory.
+    pub(crate) file: usize,
+    /// Its first byte; all its bytes are inside the file.
+    pub(crate) start: u64,
+}
+
 /// The bytes of a tensor.
 #[derive(Debug)]
 pub(super) enum Place {

@@ -48,6 +48,12 @@ pub trait TensorSource: Send {
         Vec::new()
     }
 
+    /// Whether the model comes with activation predictors.
+    fn has_predictors(&self) -> bool {
+        let fc1 = TensorId::Layer(0, LayerTensor::PredictorFc1);
+        self.meta(fc1).is_some()
+    }
+
     /// How the elements of a vector are stored.
     fn stored(&self, _id: TensorId) -> Stored {
         Stored::AsIs

@@ -1,10 +1,11 @@
 //! What the plan is compared with.
 
 use super::PARTS;
+use super::choice::Choice;
 use super::cost::{is_possible, memory};
 use super::machine::PlacementMachine;
 use super::operators::Operator;
-use super::plan::{Choice, Placement};
+use super::plan::Placement;
 
 /// Part of the device's memory that OATO fills.
 const FILLED: f64 = 0.9;

@@ -4,9 +4,9 @@ use crate::device_formats::multiplies;
 use std::borrow::Cow;
 
 use super::PARTS;
+use super::choice::Choice;
 use super::machine::{MachineKind, PlacementMachine, Processor, Together};
 use super::operators::Operator;
-use super::plan::Choice;
 
 /// Time in which the cores wait for each other and for the device, seconds.
 const JOIN: f64 = 8e-6;

@@ -21,6 +21,7 @@
 //! `docs/devices.md` has the table that the tests keep true.
 
 mod baselines;
+mod choice;
 mod cost;
 mod hot;
 mod machine;
@@ -28,10 +29,11 @@ mod operators;
 mod plan;
 
 pub use baselines::{everything_on_the_cpu, everything_on_the_device, oato};
+pub use choice::Choice;
 pub use hot::{Border, NeuronWants, best_border};
 pub use machine::{Device, MachineKind, Memory, PlacementMachine, Processor, Together, published};
 pub use operators::{Operator, Streaming};
-pub use plan::{Choice, Explanation, Placement, break_even};
+pub use plan::{Explanation, Placement, break_even};
 
 /// Parts of an operator's clusters: shares are counted in these.
 pub const PARTS: u8 = 16;

@@ -1,10 +1,7 @@
 //! How fast a device's kernels are, each against the device's own bound. They are measured as jobs, so that taking
 //! tokens there and results back counts.
 
-use std::time::{Duration, Instant};
-
 use forebay_devices::gpu::{Adapter, DeviceKind, GpuDriver, GpuOptions, Meter, adapters, choose};
-use forebay_devices::probe::wall_clock;
 use forebay_devices::{
     DeviceDriver, DeviceFault, DeviceJob, FORMATS, FfnCluster, PanelRange, Routing, SegmentId, Work,
 };
@@ -14,6 +11,7 @@ use forebay_models::panel::{PANEL_ROWS, panel_bytes, panels_bytes};
 use forebay_stages::kernels::{Activations, Form, KernelTable};
 
 use super::device_attention::{Attention, MEASURED_HEADS};
+use super::device_jobs::{TIME, seconds_per_job};
 use super::{COLS, KernelBound, KernelReport, Spread, TOKENS, ramp};
 
 /// The value of every byte of the weights: as f16 it is 2^-11; and that for scales that are powers of two, 2^-16. Sums
@@ -29,10 +27,6 @@ const SOFTWARE_BYTES: usize = 4 << 20;
 /// Rows of a job with many tokens.
 const ROWS: usize = 4096;
 const SOFTWARE_ROWS: usize = 64;
-/// Time of a measurement of a kernel and of a bound.
-const TIME: Duration = Duration::from_millis(100);
-/// A device that takes longer for this is stuck.
-const LONGEST: Duration = Duration::from_secs(60);
 
 /// Results of [`measure_device_kernels`].
 #[derive(Clone, Debug, PartialEq)]
@@ -307,37 +301,6 @@ impl Case {
             fraction_of_bound: Some(achieved / value),
         }
     }
-}
-
-/// Seconds per job while these two are always in flight.
-pub(super) fn seconds_per_job(
-    driver: &mut GpuDriver,
-    jobs: [DeviceJob; 2],
-) -> Result<f64, DeviceFault> {
-    let busy = |_| DeviceFault::BadJob("the device is busy".into());
-    let mut clock = wall_clock();
-    for job in jobs {
-        driver.submit(job, 0).map_err(busy)?;
-    }
-    let (mut done, mut ends) = (Vec::new(), Vec::<Instant>::new());
-    while driver.in_flight() > 0 {
-        let now = clock();
-        if now > LONGEST.as_nanos() as u64 {
-            let seconds = LONGEST.as_secs();
-            return Err(DeviceFault::Stuck { seconds });
-        }
-        driver.poll(now, &mut done);
-        for done in done.drain(..) {
-            done.result?;
-            ends.push(Instant::now());
-            // The first jobs are not counted: the device may have been asleep.
-            if ends.len() < 3 || ends[0].elapsed() < TIME {
-                driver.submit(done.job, now).map_err(busy)?;
-            }
-        }
-    }
-    let took = ends[ends.len() - 1] - ends[0];
-    Ok(took.as_secs_f64() / (ends.len() - 1) as f64)
 }
 
 /// Bytes of a cluster.

@@ -8,7 +8,7 @@ use forebay_devices::{
 use forebay_stages::kernels::Activations;
 use forebay_stages::kernels::kv::BLOCK;
 
-use super::device::seconds_per_job;
+use super::device_jobs::seconds_per_job;
 use super::{ATTENDING, GROUP, HEAD_DIM, KernelBound, KernelReport, POSITIONS, Spread, ramp};
 
 /// The heads that attend.

@@ -4,6 +4,8 @@
 mod device;
 #[cfg(feature = "gpu")]
 mod device_attention;
+#[cfg(feature = "gpu")]
+mod device_jobs;
 mod products;
 
 use std::hint::black_box;

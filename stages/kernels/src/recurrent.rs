@@ -2,12 +2,11 @@
 
 use super::exp::exp;
 use super::simd::{Kernel, LANES, Simd, load_part, store_part, unrolled};
-use super::table::KernelTable;
 
 /// `out = 1 / (1 + e^-x)`.
 pub(super) struct Sigmoid<'a> {
-    x: &'a [f32],       // [n]
-    out: &'a mut [f32], // [n]
+    pub x: &'a [f32],       // [n]
+    pub out: &'a mut [f32], // [n]
 }
 
 impl Kernel for Sigmoid<'_> {
@@ -25,10 +24,10 @@ impl Kernel for Sigmoid<'_> {
 
 /// `out = e^(rate * ln(1 + e^(x + bias)))`.
 pub(super) struct Decay<'a> {
-    x: &'a [f32],       // [n]
-    bias: &'a [f32],    // [n]
-    rate: &'a [f32],    // [n]
-    out: &'a mut [f32], // [n]
+    pub x: &'a [f32],       // [n]
+    pub bias: &'a [f32],    // [n]
+    pub rate: &'a [f32],    // [n]
+    pub out: &'a mut [f32], // [n]
 }
 
 impl Kernel for Decay<'_> {
@@ -96,10 +95,10 @@ impl DeltaRule<'_> {
 }
 
 pub(super) struct DeltaStep<'a> {
-    rule: DeltaRule<'a>,
-    state: &'a mut [f32], // [key_dim, width]
-    width: usize,
-    out: &'a mut [f32], // [value_dim]
+    pub rule: DeltaRule<'a>,
+    pub state: &'a mut [f32], // [key_dim, width]
+    pub width: usize,
+    pub out: &'a mut [f32], // [value_dim]
 }
 
 impl Kernel for DeltaStep<'_> {
@@ -170,52 +169,4 @@ impl DeltaStep<'_> {
 fn part(values: &[f32], first: usize) -> &[f32] {
     let first = first.min(values.len());
     &values[first..(first + LANES).min(values.len())]
-}
-
-impl KernelTable {
-    /// `out = 1 / (1 + e^-x)`, both `[n]`, within 4 units in the last place.
-    ///
-    /// # Panics
-    /// The lengths differ.
-    pub fn sigmoid(&self, x: &[f32], out: &mut [f32]) {
-        assert_eq!(x.len(), out.len(), "gates of another length");
-        self.kernels().sigmoid(Sigmoid { x, out });
-    }
-
-    /// `out = e^(rate * ln(1 + e^(x + bias)))`, all `[n]`.
-    ///
-    /// # Panics
-    /// The lengths differ.
-    pub fn decay(&self, x: &[f32], (bias, rate): (&[f32], &[f32]), out: &mut [f32]) {
-        let n = x.len();
-        assert!(
-            n == bias.len() && n == rate.len() && n == out.len(),
-            "decays of another length"
-        );
-        let job = Decay { x, bias, rate, out };
-        self.kernels().decay(job);
-    }
-
-    /// Takes a state, `[key_dim, width]`, one position further, and reads it: `state *= decay`, then
-    /// `state += k * (beta * (v - k . state))`, then `out = q . state`, `[value_dim]`. Columns beyond `value_dim` stay 0
-    /// if they were.
-    ///
-    /// # Panics
-    /// The lengths do not fit, where `width` is that of [`DeltaRule::width`].
-    pub fn delta_rule(&self, rule: DeltaRule<'_>, state: &mut [f32], out: &mut [f32]) {
-        let width = DeltaRule::width(out.len());
-        assert!(
-            rule.q.len() == rule.k.len()
-                && rule.v.len() == out.len()
-                && state.len() == rule.k.len() * width,
-            "a state of another shape"
-        );
-        let job = DeltaStep {
-            rule,
-            state,
-            width,
-            out,
-        };
-        self.kernels().delta_step(job);
-    }
 }

@@ -1,5 +1,6 @@
 //! The kernel table: one choice at run time, then plain calls.
 
+mod recurrent;
 mod vectors;
 
 use std::fmt;

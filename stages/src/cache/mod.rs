@@ -3,6 +3,7 @@
 //! [`NeuronCache`] is what UDIO uses. The directory (neurons, slots, holds, lists) is the same for
 //! all policies; a policy decides which neuron is dropped when a slot is needed.
 
+mod any_policy;
 mod directory;
 mod frequency;
 mod kind;
@@ -16,8 +17,9 @@ mod window;
 
 pub use kind::{PolicyKind, UnknownPolicy};
 
+use any_policy::AnyPolicy;
 use directory::Directory;
-use policy::{AnyPolicy, Policy};
+use policy::Policy;
 
 /// Directory of a neuron cache with a fixed number of slots: it tells where neurons are, and the
 /// caller keeps their bytes.

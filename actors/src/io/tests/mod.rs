@@ -17,7 +17,7 @@ use forebay_stages::contract::Turn;
 use tempfile::NamedTempFile;
 
 use super::driver::Driver;
-use super::open::ReadFile;
+use super::file::ReadFile;
 use super::pread::PreadDriver;
 use super::probe::uring_available;
 use super::uring::UringDriver;

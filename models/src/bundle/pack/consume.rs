@@ -15,8 +15,7 @@ use std::path::{Path, PathBuf};
 
 use super::journal::Journal;
 use super::{
-    PackOptions, PackProgress, Packer, StoredContents, Weighing, has_predictors, source_bytes,
-    tensors_of,
+    PackOptions, PackProgress, Packer, StoredContents, Weighing, source_bytes, tensors_of,
 };
 use crate::bundle::{Bundle, SourceIdentity, Vectors, room};
 use crate::error::{ModelError, Result};
@@ -78,7 +77,7 @@ pub fn pack_consuming(
         files.mark()?;
     }
     let writer = journal.writer(room::least_bytes(&source, options))?;
-    let contents = source.network().contents(has_predictors(&source));
+    let contents = source.network().contents(source.has_predictors());
     // It may have ended before that.
     files.give_back(&source, &contents, 0..journal.stored().n)?;
     let stored = journal.stored().clone();
@@ -152,7 +151,7 @@ fn begin(
     identity: SourceIdentity,
     (out, options): (&Path, &PackOptions),
 ) -> Result<Journal> {
-    let contents = source.network().contents(has_predictors(source));
+    let contents = source.network().contents(source.has_predictors());
     let of_content = contents.iter().map(|&c| source_bytes(source, &[c]));
     let largest = of_content.max().unwrap_or(0);
     room::check(out, largest + source_bytes(source, &contents) / STEPS)?;

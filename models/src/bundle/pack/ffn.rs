@@ -1,9 +1,10 @@
 //! The FFN: its matrices are written together, cluster by cluster or neuron by neuron.
 
 use super::down_band::{BAND_BYTES, DownBand};
-use super::{COLUMN_FORMAT, Matrix, Packer, append_quantized, clusters};
+use super::{Matrix, Packer, append_quantized, clusters};
 use crate::block::BlockType;
 use crate::bundle::geometry::{FfnGeometry, FfnLayout};
+use crate::bundle::options::COLUMN_FORMAT;
 use crate::error::Result;
 use crate::lanes::{self, append_laned};
 use crate::network::HOT_GRANULE;

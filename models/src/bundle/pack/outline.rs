@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{PackOptions, Packer, StoredContents, has_predictors, metadata};
+use super::{PackOptions, Packer, StoredContents, metadata};
 use crate::bundle::writer::BundleWriter;
 use crate::bundle::{Bundle, FfnGeometry, NeuronSums, SourceIdentity, StoredMatrix, Vectors};
 use crate::error::Result;
@@ -22,7 +22,7 @@ pub fn outline(source: &dyn TensorSource, out: &Path, options: &PackOptions) -> 
     let nobody = &mut |_| {};
     let writer = BundleWriter::in_memory(out)?;
     let mut packer = Packer::new(source, options, (writer, stored), nobody);
-    for content in source.network().contents(has_predictors(source)) {
+    for content in source.network().contents(source.has_predictors()) {
         packer.store(content, Packer::outline_ffn, Packer::outline_rows)?;
     }
     let Packer { writer, stored, .. } = packer;

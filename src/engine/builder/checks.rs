@@ -1,0 +1,78 @@
+//! What is checked before a model is packed, which takes minutes and as much room as the model: options that no model
+//! could have, and those that this one cannot have by its header.
+
+use forebay_models::chat_templates::{ChatTemplate, ChatTemplates};
+use forebay_models::source::TensorSource;
+use forebay_plans::plan::Plan;
+use forebay_plans::topology::Topology;
+
+use super::fewer_experts::checked;
+use super::plan_goal::Planning;
+use super::settings::EngineBuilder;
+use crate::chat::ChatFormat;
+use crate::error::Error;
+use crate::memory::check_context;
+use crate::packed;
+
+impl EngineBuilder {
+    /// Refuses a model without a chat template that can be used, before it is packed: conversations are to be held.
+    #[must_use]
+    pub fn for_chat(mut self) -> Self {
+        self.for_chat = true;
+        self
+    }
+
+    /// The KV cache has as many positions as the model was trained for.
+    #[must_use]
+    pub fn trained_context(mut self) -> Self {
+        self.trained_context = true;
+        self
+    }
+
+    /// Checks what needs no look into the model: that it is there, the threads, the instruction set, the device, and
+    /// the files of a chat template and of a plan. [`Self::build`] does it first, too.
+    ///
+    /// # Errors
+    /// One of these is missing, or impossible.
+    pub fn check(&self) -> Result<(), Error> {
+        self.kernels()?;
+        Topology::read()?.compute_cores(self.threads)?;
+        self.check_device()?;
+        self.chat_format(ChatTemplates::default())?;
+        if let Planning::File(path) = &self.planning {
+            Plan::read(path)?;
+        }
+        let mut models = self.model.iter().chain(&self.draft_model);
+        models.try_for_each(|model| packed::check_there(model))
+    }
+
+    /// Checks the options by the header of a source that would have to be packed.
+    pub(super) fn check_source(&self, source: &dyn TensorSource) -> Result<(), Error> {
+        let network = source.network();
+        checked(self.fewer, network)?;
+        if let Some(asked) = self.context {
+            check_context(asked, network.context_length)?;
+        }
+        if self.for_chat {
+            let own = source.chat_templates().clone();
+            self.chat_format(own)?.template(false)?.check()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the trained length as the context, if it is to be that.
+    pub(super) fn settle_context(&mut self) -> Result<(), Error> {
+        if self.trained_context {
+            let model = self.model_path()?;
+            let (outline, _) = packed::open_or_outline(&model, self.cache.as_deref(), &self.pack)?;
+            self.context = Some(outline.meta.network.context_length);
+        }
+        Ok(())
+    }
+
+    /// How conversations are written: as the model does, or by the template that was given.
+    pub(super) fn chat_format(&self, own: ChatTemplates) -> Result<ChatFormat, Error> {
+        let given = self.chat_template.as_deref().map(ChatTemplate::read);
+        ChatFormat::new(&self.name(), own, given.transpose()?.as_ref())
+    }
+}
