@@ -11,6 +11,7 @@ use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::in_force::PlanInForce;
 use crate::live_budget::LiveBudget;
+use crate::request::{Prompt, Request};
 
 /// Maximum number of tokens whose log-probabilities come with each token.
 pub(super) const MOST_LIKELY: usize = 64;
@@ -68,6 +69,33 @@ impl Facts {
         match ids.iter().find(|&&id| id as usize >= vocabulary) {
             Some(&token) => Err(Error::TokenOutsideVocabulary { token, vocabulary }),
             None => Ok(()),
+        }
+    }
+
+    /// A prompt's tokens after the `used` ones of a history, which end with `last`, and the BOS that goes in front of a
+    /// text with which the conversation begins. More than the context holds stand for all others.
+    pub fn tokens_of(
+        &self,
+        request: &Request,
+        (used, last): (usize, Option<u32>),
+    ) -> Result<(Vec<u32>, Option<u32>), Error> {
+        let tokenizer = &self.tokenizer;
+        match &request.prompt {
+            Prompt::Text(text) => {
+                let room = self.plan.context.saturating_sub(used);
+                let ids = tokenizer.encode_after(last, text, request.parse_special, room)?;
+                // A tokenizer may know tokens that the model has no embedding for.
+                self.check_tokens(&ids)?;
+                // The text may bring its own.
+                let bos = tokenizer.leading_bos();
+                let bos = bos.filter(|bos| ids.first() != Some(bos));
+                self.check_tokens(bos.as_slice())?;
+                Ok((ids, bos))
+            }
+            Prompt::Tokens(ids) => {
+                self.check_tokens(ids)?;
+                Ok((ids.clone(), None))
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use super::thread::job::Job;
 use super::thread::jobs::Jobs;
 use crate::chat::{AnswerReader, Transcript};
 use crate::error::Error;
-use crate::request::{Prompt, Request};
+use crate::request::Request;
 use crate::stream::TokenStream;
 
 /// A conversation: its prompts and answers so far. [`Session::fork`] copies it.
@@ -61,11 +61,13 @@ impl Session {
         (history, anew): (History, bool),
         answer: Option<AnswerReader>,
     ) -> Result<TokenStream, Error> {
+        // Besides the session and this request only those hold the history that may still add to it.
+        let grows = !anew && Arc::strong_count(&history) > 2;
         let (used, last) = match (anew, &*history.lock()) {
             (true, _) => (0, None),
             (false, ids) => (ids.len(), ids.last().copied()),
         };
-        let (prompt, bos) = self.tokens_of(&request, (used, last))?;
+        let (prompt, bos) = self.facts.tokens_of(&request, (used, last))?;
         request
             .sampler
             .validate_for(self.facts.network.vocab_size)?;
@@ -77,7 +79,7 @@ impl Session {
             let problem = format!("at most {MOST_LIKELY} tokens can be told");
             return Err(Error::parameter("log_probabilities", problem));
         }
-        if prompt.is_empty() && bos.is_none() && used == 0 {
+        if prompt.is_empty() && bos.is_none() && used == 0 && !grows {
             return Err(Error::EmptyPrompt);
         }
         let begins = bos.filter(|_| used == 0);
@@ -89,6 +91,7 @@ impl Session {
         let job = GenerateJob {
             prompt,
             bos,
+            again: grows.then(|| request.clone()),
             max_tokens: request.max_tokens.unwrap_or(usize::MAX),
             sampler: request.sampler,
             ignore_eog: request.ignore_eog,
@@ -123,32 +126,5 @@ impl Session {
     /// here as soon as they are sampled; those of a prompt, once it has been read.
     pub fn history(&self) -> Vec<u32> {
         self.history.lock().clone()
-    }
-
-    /// The prompt's tokens after the `used` ones of the history, which end with `last`, and the BOS that goes in front of a text with which
-    /// the conversation begins. More than the context holds stand for all others.
-    fn tokens_of(
-        &self,
-        request: &Request,
-        (used, last): (usize, Option<u32>),
-    ) -> Result<(Vec<u32>, Option<u32>), Error> {
-        let tokenizer = &self.facts.tokenizer;
-        match &request.prompt {
-            Prompt::Text(text) => {
-                let room = self.facts.plan.context.saturating_sub(used);
-                let ids = tokenizer.encode_after(last, text, request.parse_special, room)?;
-                // A tokenizer may know tokens that the model has no embedding for.
-                self.facts.check_tokens(&ids)?;
-                // The text may bring its own.
-                let bos = tokenizer.leading_bos();
-                let bos = bos.filter(|bos| ids.first() != Some(bos));
-                self.facts.check_tokens(bos.as_slice())?;
-                Ok((ids, bos))
-            }
-            Prompt::Tokens(ids) => {
-                self.facts.check_tokens(ids)?;
-                Ok((ids.clone(), None))
-            }
-        }
     }
 }

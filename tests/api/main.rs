@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use forebay::packed::Preparation;
 use forebay::{
-    BlockingTokens, Engine, EngineBuilder, Request, SamplerConfig, Session, Statistics, StreamItem,
-    Token, TokenStream,
+    BlockingTokens, Engine, EngineBuilder, Error, Request, SamplerConfig, Session, Statistics,
+    StreamItem, Token, TokenStream,
 };
 use forebay_models::tokenizer::EncodeOptions;
 use futures_util::StreamExt;
-use support::{build, engine, generate};
+use support::{build, engine, generate, hot_model};
 
 const PROMPT: &str = "Once upon a time, there was a little girl named Lily.";
 
@@ -163,21 +163,28 @@ fn a_conversation_goes_on_with_its_cached_keys_and_equals_one_long_prompt() {
 
 #[test]
 fn turns_that_wait_in_a_queue_are_one_conversation() {
-    let engine = demo();
-    let turns = [PROMPT, " Then her brother came", " and they"];
-    let mut one_by_one = engine.session();
-    for turn in turns {
-        read(&mut one_by_one, greedy(turn, 6));
+    // A text that begins gets a space in front here, one that goes on does not.
+    let spaced = hot_model("queued.fbay", false, 0);
+    for engine in [demo(), build(engine(Some(&spaced.0)))] {
+        let turns = [PROMPT, " Then her brother came", "and they"];
+        let mut one_by_one = engine.session();
+        for turn in turns {
+            read(&mut one_by_one, greedy(turn, 6));
+        }
+        read(&mut one_by_one, tokens(&[], 6));
+        let mut queued = engine.session();
+        let streams = turns.map(|turn| queued.generate(greedy(turn, 6)).expect("a good request"));
+        let last = queued.generate(tokens(&[], 6)).expect("not empty by then");
+        for stream in streams.into_iter().chain([last]) {
+            stream.finish().expect("no fault");
+        }
+        assert_eq!(queued.history(), one_by_one.history());
+        let bos = engine.tokenizer().bos().expect("both have one");
+        let begins = queued.history().iter().filter(|&&id| id == bos).count();
+        assert_eq!(begins, 1, "BOS is where the conversation begins");
     }
-    let mut queued = engine.session();
-    let streams = turns.map(|turn| queued.generate(greedy(turn, 6)).expect("a good request"));
-    for stream in streams {
-        stream.finish().expect("no fault");
-    }
-    assert_eq!(queued.history(), one_by_one.history());
-    let bos = engine.tokenizer().bos().expect("the demo has one");
-    let begins = queued.history().iter().filter(|&&id| id == bos).count();
-    assert_eq!(begins, 1, "BOS is where the conversation begins");
+    let alone = demo().session().generate(tokens(&[], 6));
+    assert!(matches!(alone, Err(Error::EmptyPrompt)), "{alone:?}");
 }
 
 #[test]

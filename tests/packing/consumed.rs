@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use forebay_models::block::BlockType;
 
 use crate::gguf_writer::{Model, Random};
+use crate::mount::Mount;
 use crate::program::{answer, forebay, wait};
 use crate::scratch::{Scratch, names_in};
 
@@ -95,6 +96,49 @@ fn it_needs_a_tenth_more_room_and_the_source_is_gone_afterwards() {
     let extra = most as f64 / whole as f64 - 1.0;
     eprintln!("{:.1}% more room than the source", extra * 100.0);
     assert!(extra < 0.1, "{most} for a source of {whole}");
+}
+
+/// In little room it is refused while the source is whole, or comes to its end, whatever the packed form is.
+#[test]
+fn a_device_with_too_little_room_is_refused_before_the_source_is_touched() {
+    let scratch = Scratch::new();
+    let Some(disk) = Mount::new(scratch.folder("disk"), "size=64m") else {
+        return;
+    };
+    let model = Model {
+        n_layers: 4,
+        ..model()
+    };
+    let bytes = model.writer().bytes();
+    let (source, out) = (disk.path().join("model.gguf"), disk.path().join("out.fbay"));
+    let mut ends = [0; 2];
+    for (flags, percent) in [
+        (&[][..], [4, 10, 15, 20, 25, 30, 40]),
+        (&["--quant", "f32"], [25, 90, 110, 120, 130, 150, 170]),
+    ] {
+        for percent in percent {
+            std::fs::write(&source, &bytes).expect("room");
+            disk.fill("filler", (bytes.len() * percent / 100) as u64);
+            let mut command = consume(&source, &out);
+            command.args(flags);
+            let said = answer(command);
+            let done = said.status.success();
+            ends[usize::from(done)] += 1;
+            if !done {
+                assert!(
+                    said.stderr.contains("are free"),
+                    "{percent}%: {}",
+                    said.stderr
+                );
+                assert_eq!(names_in(disk.path()), ["filler", "model.gguf"]);
+                assert!(std::fs::read(&source).expect("there") == bytes, "touched");
+            }
+            for left in [&source, &out, &disk.path().join("filler")] {
+                let _ = std::fs::remove_file(left);
+            }
+        }
+    }
+    assert!(ends.iter().all(|&n| n > 1), "refused and done: {ends:?}");
 }
 
 /// Downloads that are cached are links to files with other names.
@@ -196,8 +240,27 @@ fn it_goes_on_only_with_what_it_began() {
     std::fs::write(&journal, damaged).expect("writable");
     assert!(refusal(consume(&source, &out)).contains("checksum"));
     std::fs::write(&journal, sound).expect("writable");
+    // What was given back is nowhere else: it must be what was written, or the source's remains stay.
+    let sound = std::fs::read(unfinished(&out)).expect("there");
+    let mut damaged = sound.clone();
+    damaged[sound.len() / 4] ^= 1;
+    let short = &sound[..sound.len() / 4];
+    for (bytes, named) in [
+        (&*damaged, "its checksum does not match"),
+        (short, "shorter"),
+    ] {
+        std::fs::write(unfinished(&out), bytes).expect("writable");
+        let said = refusal(consume(&source, &out));
+        assert!(said.contains(named) && source.exists(), "{said}");
+    }
+    std::fs::write(unfinished(&out), sound).expect("writable");
     assert!(answer(consume(&source, &out)).status.success());
     assert!(std::fs::read(&out).expect("there") == usual, "other bytes");
+    let said = refusal(consume(&source, &out));
+    assert!(
+        said.contains("it was given back when it was packed into"),
+        "{said}"
+    );
 }
 
 #[test]

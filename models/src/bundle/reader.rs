@@ -163,6 +163,11 @@ impl Bundle {
         self.clusters.iter().map(|c| u64::from(c.len)).sum()
     }
 
+    /// Bytes of the file.
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.header.file_len
+    }
+
     /// Reads a whole cluster into `out` (buffered; for tools and tests, not for decoding) and checks it.
     ///
     /// # Errors

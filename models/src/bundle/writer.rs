@@ -71,7 +71,9 @@ impl BundleWriter {
         let go_on = || {
             let partial = Partial::lasting(target)?;
             if partial.file().metadata()?.len() < offset {
-                return Err(ErrorKind::UnexpectedEof.into());
+                let problem = "it is shorter than it was, and what it had was given back by the source: remove it, the \
+                               journal beside the source and what is left of the source, and download the model again";
+                return Err(std::io::Error::new(ErrorKind::UnexpectedEof, problem));
             }
             partial.file().set_len(offset)?;
             partial.file().seek(SeekFrom::Start(offset))?;
@@ -87,6 +89,31 @@ impl BundleWriter {
             entries,
             neuron_sums,
         })
+    }
+
+    /// Reads what was written by an earlier process, before what it was made from is given up.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what was written.
+    pub fn check_written(&self) -> Result<()> {
+        let path = self.partial.path();
+        let mut bytes = Vec::new();
+        for entry in &self.entries {
+            bytes.resize(entry.len as usize, 0);
+            let read = self.partial.file().read_exact_at(&mut bytes, entry.offset);
+            read.map_err(|e| ModelError::io(path, "read the unfinished packed model", e))?;
+            if checksum(&bytes) != entry.sum {
+                return Err(ModelError::Format {
+                    path: path.to_path_buf(),
+                    field: format!("{:?} at offset {}", entry.content, entry.offset),
+                    problem: "its checksum does not match, and what it was made from was given back by the source".into(),
+                    remedy: "remove this file, the journal beside the source and what is left of the source, and \
+                             download the model again"
+                        .into(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Brings what has been written to the disk; returns where it ends.

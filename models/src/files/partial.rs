@@ -74,7 +74,8 @@ impl Partial {
     pub fn lasting(target: &Path) -> Result<Self> {
         let path = Self::lasting_path(target);
         let mut options = File::options();
-        options.write(true).create(true).truncate(false).mode(MODE);
+        options.read(true).write(true);
+        options.create(true).truncate(false).mode(MODE);
         let file = options.open(&path)?;
         file.try_lock()?;
         sync_folder(&path)?;

@@ -63,10 +63,20 @@ impl Generator {
             true => Vec::new(),
             false => job.history.lock().clone(),
         };
+        let (prompt, bos) = match &job.again {
+            None => (job.prompt, job.bos),
+            Some(request) => {
+                let after = (tokens.len(), tokens.last().copied());
+                self.evaluator.facts.tokens_of(request, after)?
+            }
+        };
         if tokens.is_empty() {
-            tokens.extend(job.bos);
+            tokens.extend(bos);
         }
-        tokens.extend_from_slice(&job.prompt);
+        tokens.extend(prompt);
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
         self.evaluator.facts.check_room(tokens.len())?;
         let room = self.evaluator.facts.plan.context - tokens.len();
         let tokenizer = &self.evaluator.facts.tokenizer;

@@ -14,6 +14,7 @@ use tracing::Span;
 use super::meter::Meter;
 use crate::chat::{AnswerReader, Stops};
 use crate::error::Error;
+use crate::request::Request;
 use crate::stream::StreamItem;
 
 /// Tokens of a conversation, shared between its session and the engine thread.
@@ -28,6 +29,8 @@ pub(in crate::engine) struct GenerateJob {
     pub prompt: Vec<u32>,
     /// Goes in front of the prompt if the conversation begins with it, which shows when its turn comes.
     pub bos: Option<u32>,
+    /// The request, if an earlier one of its session was not over: how a text is encoded depends on what it follows.
+    pub again: Option<Request>,
     pub max_tokens: usize,
     pub sampler: SamplerConfig,
     pub ignore_eog: bool,

@@ -6,7 +6,7 @@
 //! blocks are given back. Whatever ends the process, every matrix is in the source or in the unfinished packed file, and
 //! the journal knows in which. The vectors are written last, and stay in the source until then.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -14,10 +14,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::journal::Journal;
+use super::outline::outline;
 use super::{
     PackOptions, PackProgress, Packer, StoredContents, Weighing, source_bytes, tensors_of,
 };
-use crate::bundle::{Bundle, SourceIdentity, Vectors, room};
+use crate::bundle::{ALIGN, Bundle, SourceIdentity, Vectors, room};
 use crate::error::{ModelError, Result};
 use crate::files::{Partial, give_back, may_give_back, remove_stale_partials};
 use crate::gguf::CONSUMED;
@@ -48,8 +49,14 @@ pub fn pack_consuming(
     let journal = Journal::of(path)?;
     // A whole source may be another one of that name.
     let left = !path.exists() || is_marked(path)?;
-    if let Some(journal) = journal.filter(|journal| left && is_packed(journal)) {
+    if let Some(journal) = journal.filter(|_| left)
+        && let Some(bundle) = finished(&journal)?
+    {
+        check_whole(&bundle)?;
         return remove_source(path, journal);
+    }
+    if !path.exists() {
+        return Err(gone(path, out));
     }
     let marked = is_marked(path)?;
     let source = match marked {
@@ -77,6 +84,9 @@ pub fn pack_consuming(
         files.mark()?;
     }
     let writer = journal.writer(room::least_bytes(&source, options))?;
+    if marked {
+        writer.check_written()?;
+    }
     let contents = source.network().contents(source.has_predictors());
     // It may have ended before that.
     files.give_back(&source, &contents, 0..journal.stored().n)?;
@@ -95,7 +105,7 @@ pub fn pack_consuming(
         }
     }
     packer.finish(journal.source().clone(), &Vectors::read(&source)?)?;
-    if !is_packed(&journal) {
+    if finished(&journal)?.is_none() {
         let problem = "it is not what was written; what is left of the source stays";
         return Err(ModelError::damaged(out, "packed model", problem));
     }
@@ -151,10 +161,7 @@ fn begin(
     identity: SourceIdentity,
     (out, options): (&Path, &PackOptions),
 ) -> Result<Journal> {
-    let contents = source.network().contents(source.has_predictors());
-    let of_content = contents.iter().map(|&c| source_bytes(source, &[c]));
-    let largest = of_content.max().unwrap_or(0);
-    room::check(out, largest + source_bytes(source, &contents) / STEPS)?;
+    room::check(out, most_beside(source, &outline(source, out, options)?))?;
     let stored = StoredContents::none(source.network());
     let mut journal = Journal::new(source.path(), identity, stored.clone(), (out, options))?;
     journal.advance(&journal.writer(0)?, &stored)?;
@@ -211,10 +218,71 @@ fn changed(path: &Path, problem: &str) -> ModelError {
     }
 }
 
-/// Whether the packed file is whole, although the conversion did not come to its end.
-fn is_packed(journal: &Journal) -> bool {
-    !Partial::lasting_path(journal.out()).exists()
-        && Bundle::open(journal.out()).is_ok_and(|bundle| bundle.meta.source == *journal.source())
+/// How many bytes the packed file and what is left of the source take together at most, beyond those of the source:
+/// what has been packed is given back in steps, and may be larger than it was.
+fn most_beside(source: &GgufSource, outlined: &Bundle) -> u64 {
+    // Only whole blocks are given back.
+    let lost = 2 * ALIGN as u64;
+    let mut packed_bytes: BTreeMap<Content, u64> = BTreeMap::new();
+    for entry in &outlined.clusters {
+        *packed_bytes.entry(entry.content).or_default() += entry.padded_len() as u64;
+    }
+    let contents = source.network().contents(source.has_predictors());
+    let step = source_bytes(source, &contents) / STEPS;
+    let (mut written, mut given, mut kept, mut most) = (ALIGN as u64, 0, 0, 0);
+    for content in &contents {
+        let n_tensors = tensors_of(source.network(), *content).len() as u64;
+        written += packed_bytes.get(content).copied().unwrap_or(0);
+        kept += source_bytes(source, &[*content]).saturating_sub(lost * n_tensors);
+        most = most.max(written.saturating_sub(given));
+        if kept >= step {
+            (given, kept) = (given + kept, 0);
+        }
+    }
+    most.max(outlined.file_bytes().saturating_sub(given + kept))
+}
+
+/// The packed file, if it has its name: then the conversion had only to end.
+fn finished(journal: &Journal) -> Result<Option<Bundle>> {
+    let out = journal.out();
+    if Partial::lasting_path(out).exists() || !out.exists() {
+        return Ok(None);
+    }
+    match Bundle::open(out) {
+        Ok(bundle) => Ok(Some(bundle).filter(|b| b.meta.source == *journal.source())),
+        // It may be whole nevertheless.
+        Err(e @ ModelError::Io { .. }) => Err(e),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Reads all clusters: nobody has seen them since they were written, and the source is about to go.
+fn check_whole(bundle: &Bundle) -> Result<()> {
+    let mut bytes = Vec::new();
+    let mut clusters = bundle.clusters.iter();
+    clusters.try_for_each(|entry| bundle.read_cluster(entry, &mut bytes))
+}
+
+/// Why there is no source.
+fn gone(path: &Path, out: &Path) -> ModelError {
+    let absolute = std::path::absolute(path).unwrap_or_default();
+    let packed = Bundle::open(out).ok();
+    match packed.filter(|bundle| Path::new(&bundle.meta.source.path) == absolute) {
+        None => ModelError::io(
+            path,
+            "find the model (check the path)",
+            ErrorKind::NotFound.into(),
+        ),
+        Some(_) => ModelError::Format {
+            path: path.into(),
+            field: "model".into(),
+            problem: format!(
+                "it was given back when it was packed into {}",
+                out.display()
+            ),
+            remedy: "run that file".into(),
+        },
+    }
 }
 
 /// Removes what is left of the source, its first file last, and then the journal: that tells what to do if it ends here.

@@ -178,7 +178,8 @@ impl Journal {
         self.head.directory = rest.len();
         rest.extend(NeuronSums::encode(sums));
         self.head.sum = checksum(&rest);
-        let io = |e| ModelError::io(&self.path, "record how far it is packed", e);
+        let action = "record how far it is packed (free some space; then the same command goes on)";
+        let io = |e| ModelError::io(&self.path, action, e);
         let mut bytes = serde_json::to_vec(&self.head).map_err(|e| io(e.into()))?;
         bytes.push(b'\n');
         bytes.extend(rest);
