@@ -10,7 +10,7 @@ use forebay_plans::cache_dir::{self, PACKED_EXTENSION};
 
 use crate::demo;
 use crate::error::Error;
-use crate::packed;
+use crate::packed::{self, Preparation};
 use crate::profiles::profile_path;
 use crate::quality::divergence_path;
 
@@ -73,8 +73,10 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut paths = Vec::new();
     for entry in entries {
         let entry = entry.map_err(io)?;
-        if entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            paths.push(entry.path());
+        // A link to a packed file is used as well.
+        let path = entry.path();
+        if path.is_file() {
+            paths.push(path);
         }
     }
     Ok(paths)
@@ -127,8 +129,8 @@ fn state_of(packed: &SourceIdentity) -> State {
 ///
 /// # Errors
 /// The file cannot be removed.
-pub fn remove(model: &CachedModel) -> Result<(), Error> {
-    let _lock = packed::lock(&model.path, &mut |_| {})?;
+pub fn remove(model: &CachedModel, report: &mut dyn FnMut(Preparation)) -> Result<(), Error> {
+    let _lock = packed::lock(&model.path, report)?;
     std::fs::remove_file(&model.path)
         .map_err(|e| ModelError::io(&model.path, "remove the packed model", e))?;
     for path in side_files(&model.path) {
@@ -149,9 +151,9 @@ pub fn remove(model: &CachedModel) -> Result<(), Error> {
 ///
 /// # Errors
 /// The folder cannot be listed.
-pub fn remove_remains(folder: &Path) -> Result<(), Error> {
+pub fn remove_remains(folder: &Path, report: &mut dyn FnMut(Preparation)) -> Result<(), Error> {
     let any = folder.join(format!("any.{PACKED_EXTENSION}"));
-    let _lock = packed::lock(&any, &mut |_| {})?;
+    let _lock = packed::lock(&any, report)?;
     remove_stale_partials(&any);
     for path in files(folder)? {
         let model = path.with_extension("");
@@ -203,9 +205,9 @@ mod tests {
         assert_eq!(states()[1].0, State::SourceMissing);
 
         for model in list(&cache).expect("a list") {
-            remove(&model).expect("removed");
+            remove(&model, &mut |_| {}).expect("removed");
         }
-        remove_remains(&cache).expect("removed");
+        remove_remains(&cache, &mut |_| {}).expect("removed");
         assert_eq!(files(&cache).expect("a list"), Vec::<PathBuf>::new());
     }
 

@@ -319,6 +319,10 @@ fn cached_path(
 
 /// Removes cached conversions of earlier states of the same source file, but none that somebody named.
 fn remove_outdated(folder: &Path, keep: &Path, identity: &SourceIdentity) {
+    if identity.path.contains('\u{FFFD}') {
+        // What of a name is not UTF-8 is not kept: they may be another file's.
+        return;
+    }
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if path == keep || !cache_dir::is_packed_path(&path) {

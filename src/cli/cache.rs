@@ -12,7 +12,8 @@ use forebay_plans::cache_dir;
 use forebay_plans::size::{format_size, parse_size};
 use serde::Serialize;
 
-use super::output::{print_json, print_text};
+use super::output::{print_json, print_text, say};
+use super::progress::reporter;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -48,7 +49,7 @@ pub struct Remove {
     /// Names as in the list, with or without their number, or the models that were packed.
     #[arg(value_name = "NAME", required_unless_present = "all")]
     names: Vec<PathBuf>,
-    /// Remove all.
+    /// Remove all but those that somebody named.
     #[arg(long, conflicts_with = "names")]
     all: bool,
     #[command(flatten)]
@@ -148,7 +149,17 @@ impl Remove {
     fn execute(self) -> anyhow::Result<()> {
         let (folder, models) = self.folder.models()?;
         if self.all {
-            return remove_all(&models.iter().collect::<Vec<_>>(), false);
+            // The source of what somebody named may be gone on purpose (`pack --consume`).
+            let ours = |model: &&CachedModel| cache_dir::is_packed_path(&model.path);
+            let (all, named): (Vec<_>, Vec<_>) = models.iter().partition(ours);
+            for model in &named {
+                let name = name(model);
+                say(format_args!(
+                    "{} stays: somebody named it; `forebay cache rm {0}` removes it",
+                    shown(&name)
+                ));
+            }
+            return remove_all(&all, false);
         }
         let mut chosen = Vec::new();
         for wanted in &self.names {
@@ -177,7 +188,7 @@ impl Prune {
         remove_all(&chosen, self.dry_run)?;
         match folder {
             Some(folder) if !self.dry_run && is_made(&folder) => {
-                Ok(cached::remove_remains(&folder)?)
+                Ok(cached::remove_remains(&folder, &mut reporter(false))?)
             }
             _ => Ok(()),
         }
@@ -207,10 +218,10 @@ impl Prune {
 }
 
 fn remove_all(models: &[&CachedModel], dry_run: bool) -> anyhow::Result<()> {
-    let mut bytes = 0;
+    let (mut bytes, mut report) = (0, reporter(false));
     for model in models {
         if !dry_run {
-            cached::remove(model).context("nothing more was removed")?;
+            cached::remove(model, &mut report).context("nothing more was removed")?;
         }
         bytes += model.bytes;
         let state = in_words(model.state);
@@ -245,8 +256,12 @@ fn is_named(model: &CachedModel, wanted: &Path) -> bool {
     let is = |text: &str| wanted.as_os_str() == OsStr::new(text);
     let without_number = stem.rsplit_once('-').map(|(model, _)| model);
     let is_source = |source: &PathBuf| {
+        // The packed file has the name in UTF-8 only.
+        let as_noted = |path: PathBuf| path.to_string_lossy() == source.to_string_lossy();
         let found = |path: &Path| path.canonicalize().ok();
-        wanted == source || found(wanted).is_some_and(|wanted| found(source) == Some(wanted))
+        let real = found(wanted);
+        wanted == source
+            || real.is_some_and(|real| found(source).as_ref() == Some(&real) || as_noted(real))
     };
     // What is not UTF-8 is shown as something else.
     let is_file_name = model.path.file_name() == Some(wanted.as_os_str());

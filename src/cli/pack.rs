@@ -69,6 +69,7 @@ impl Pack {
                 self.output.display()
             );
         }
+        self.check_output()?;
         let quant = self.quant.as_deref().map(parse_format).transpose()?;
         let importance = self.importance.as_deref().map(read_imatrix).transpose()?;
         let options = PackOptions {
@@ -99,6 +100,28 @@ impl Pack {
                 bundle.clusters.len(),
                 format_size(bundle.weight_bytes())
             ));
+        }
+        Ok(())
+    }
+
+    /// A packed file is replaced, but not the only copy of another model.
+    fn check_output(&self) -> anyhow::Result<()> {
+        let output = self.output.display();
+        if self.output.is_dir() {
+            bail!("{output}: -o is a directory; name a file in it");
+        }
+        let Ok(packed) = Bundle::open(&self.output) else {
+            return Ok(());
+        };
+        let of = Path::new(&packed.meta.source.path);
+        let own = std::path::absolute(&self.source)?;
+        let own = own.canonicalize().unwrap_or(own);
+        if of != own && !of.exists() {
+            bail!(
+                "{output}: -o is the packed file of another model, {}, which is gone: this may be its only copy; \
+                 remove it if it is not needed, or give another name",
+                of.display()
+            );
         }
         Ok(())
     }

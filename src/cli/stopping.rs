@@ -49,7 +49,7 @@ pub fn put_terminal_back() {
     *TERMINAL.lock() = tcgetattr(std::io::stdin()).ok();
 }
 
-/// Has a thread wait for SIGINT and SIGTERM. Best effort: without it they end the program as they always do, and what
+/// Has a thread wait for SIGINT, SIGTERM and SIGHUP. Best effort: without it they end the program as they always do, and what
 /// was half-written is removed by the next conversion.
 pub fn watch() {
     let thread = std::thread::Builder::new().name("forebay-signals".into());
@@ -61,8 +61,12 @@ pub fn watch() {
 }
 
 async fn end_on_signal() {
-    let kinds = [SignalKind::interrupt(), SignalKind::terminate()];
-    let [mut interrupt, mut terminate] = kinds.map(listen);
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ];
+    let [mut interrupt, mut terminate, mut hangup] = kinds.map(listen);
     let number = loop {
         tokio::select! {
             () = next(&mut interrupt) => match GENERATING.load(Ordering::SeqCst) {
@@ -71,6 +75,7 @@ async fn end_on_signal() {
                 _ => _ = INTERRUPT.0.try_send(()),
             },
             () = next(&mut terminate) => break SignalKind::terminate(),
+            () = next(&mut hangup) => break SignalKind::hangup(),
         }
     };
     let _withdrawn = withdraw_partials();

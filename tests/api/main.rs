@@ -410,3 +410,19 @@ fn embeddings_stay_in_memory_unless_memory_is_yielded() {
     assert_eq!(reads(&kept), 0);
     assert!(reads(&not) > 0);
 }
+
+#[test]
+fn numbers_that_no_engine_could_have_are_refused_by_name() {
+    for (builder, refused) in [
+        (engine(None).density(f64::NAN), "density"),
+        (engine(None).density(-1.0), "density"),
+        (engine(None).density(2.0), "density"),
+        (engine(None).max_batch(usize::MAX), "max_batch"),
+        (engine(None).max_logits(usize::MAX / 2), "max_logits"),
+        (engine(None).cache_folder(""), "cache_folder"),
+    ] {
+        let error = builder.build().expect_err(refused);
+        let is_named = matches!(&error, Error::InvalidParameter { name, .. } if name == refused);
+        assert!(is_named, "{error:?}");
+    }
+}

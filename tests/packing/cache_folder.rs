@@ -186,3 +186,39 @@ fn removing_all_leaves_nothing_of_the_demo_nor_of_odd_names() {
     let models = left.iter().filter(|name| *name != "machine.json");
     assert_eq!(models.count(), 0, "{left:?}");
 }
+
+/// It may be the only copy of its model.
+#[test]
+fn what_somebody_named_is_removed_and_replaced_only_by_name() {
+    let scratch = Scratch::new();
+    let folder = scratch.path().join("cache");
+    let gone = packed(&scratch, "gone.gguf");
+    let other = packed(&scratch, "other.gguf");
+    let mine = folder.join("mine.fbay");
+    let found = listed(&scratch)
+        .into_iter()
+        .find(|(name, _)| name.starts_with("gone"));
+    std::fs::rename(folder.join(found.expect("listed").0), &mine).expect("movable");
+    let linked = folder.join("linked.fbay");
+    std::os::unix::fs::symlink(&mine, &linked).expect("a link");
+    assert_eq!(listed(&scratch).len(), 3, "what a link names is used, too");
+    let said = cache(&scratch, &["rm", "linked"]);
+    assert!(said.status.success() && mine.exists(), "{said:?}");
+    let said = cache(&scratch, &["rm", "--all"]);
+    assert!(said.status.success(), "{said:?}");
+    assert!(said.stderr.contains("mine.fbay stays"), "{said:?}");
+    assert_eq!(listed(&scratch).len(), 1);
+
+    let pack = |source: &std::path::Path, out: &std::path::Path| {
+        let mut command = forebay(&folder, ["pack", "-q", "-o"]);
+        command.arg(out).arg(source);
+        answer(command)
+    };
+    assert!(pack(&other, &mine).status.success(), "its source is there");
+    assert!(pack(&gone, &mine).status.success(), "its source is there");
+    std::fs::remove_file(&gone).expect("removable");
+    let said = pack(&other, &mine);
+    assert!(said.stderr.contains("its only copy"), "{said:?}");
+    let said = pack(&other, &scratch.folder("a-folder.fbay"));
+    assert!(said.stderr.contains("is a directory"), "{said:?}");
+}

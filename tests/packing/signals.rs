@@ -20,7 +20,7 @@ fn stopped(command: Command, folder: &Path, signal: &str) -> Option<i32> {
 /// The command with the usual effect of signals: jobs in the background of a script are started to ignore SIGINT.
 fn unignoring(command: &Command) -> Command {
     let mut usual = Command::new("env");
-    usual.arg("--default-signal=INT,TERM");
+    usual.arg("--default-signal=INT,TERM,HUP");
     usual.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         usual.env(name, value.unwrap_or_default());
@@ -34,7 +34,7 @@ fn a_pack_that_is_interrupted_or_terminated_removes_its_partial_file() {
     let scratch = Scratch::new();
     let source = model().writer().write(scratch.path(), "model.gguf");
     let folder = scratch.folder("packed");
-    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let mut pack = forebay(&folder, ["pack", "-q", "-o"]);
         pack.arg(folder.join("out.fbay")).arg(&source);
         for command in [pack, generate(&source, &folder)] {

@@ -1,6 +1,9 @@
 //! What is checked before a model is packed, which takes minutes and as much room as the model: options that no model
 //! could have, and those that this one cannot have by its header.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use forebay_models::chat_templates::{ChatTemplate, ChatTemplates};
 use forebay_models::source::TensorSource;
 use forebay_plans::plan::Plan;
@@ -13,6 +16,9 @@ use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::memory::check_context;
 use crate::packed;
+
+/// More than any context has.
+const MOST_TOKENS: usize = 1 << 30;
 
 impl EngineBuilder {
     /// Refuses a model without a chat template that can be used, before it is packed: conversations are to be held.
@@ -35,6 +41,7 @@ impl EngineBuilder {
     /// # Errors
     /// One of these is missing, or impossible.
     pub fn check(&self) -> Result<(), Error> {
+        self.check_numbers()?;
         self.kernels()?;
         Topology::read()?.compute_cores(self.threads)?;
         self.check_device()?;
@@ -44,6 +51,30 @@ impl EngineBuilder {
         }
         let mut models = self.model.iter().chain(&self.draft_model);
         models.try_for_each(|model| packed::check_there(model))
+    }
+
+    fn check_numbers(&self) -> Result<(), Error> {
+        if let Some(density) = self.density.filter(|d| !(0.0..=1.0).contains(d)) {
+            let problem = format!("{density} is no part of the neurons; give 0 to 1");
+            return Err(Error::parameter("density", problem));
+        }
+        for (name, n) in [
+            ("max_batch", self.max_batch.unwrap_or(1)),
+            ("max_logits", self.max_logits),
+        ] {
+            if n > MOST_TOKENS {
+                let problem = format!("{n} are more tokens than any context has; give fewer");
+                return Err(Error::parameter(name, problem));
+            }
+        }
+        let folder = self.cache.as_deref().map(Path::as_os_str);
+        match folder.is_some_and(OsStr::is_empty) {
+            true => Err(Error::parameter(
+                "cache_folder",
+                "the path is empty; name a folder, or none",
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Checks the options by the header of a source that would have to be packed.
