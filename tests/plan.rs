@@ -229,7 +229,12 @@ fn bad_plans_and_wishes_are_named() {
         plan.to_string()
     };
     let whole = good.to_string();
+    // What the plan's own model could compute need not be possible for this one.
+    let mut others = good.clone();
+    others["model"]["identity"] = 5.into();
+    others["choices"]["sparsity"] = "threshold".into();
     let cases = [
+        (others.to_string(), "is for the model"),
         (whole[..whole.len() / 2].to_string(), "is not a plan"),
         ("[]".into(), "is not a plan"),
         (changed("/version", 99.into()), "version is 99"),

@@ -193,30 +193,37 @@ impl Plan {
         }
     }
 
-    /// Checks that the plan is for this model and machine.
+    /// Checks that the plan is for this model.
     ///
     /// # Errors
     /// It is for another; `path` is named.
-    pub fn fits(&self, path: &Path, model: &PlannedModel, machine: &str) -> Result<(), PlanError> {
-        let fail = |why: String| {
-            Err(PlanError::Plan {
+    pub fn fits(&self, path: &Path, model: &PlannedModel) -> Result<(), PlanError> {
+        let of = |model: &PlannedModel| (model.identity, model.weight_bytes);
+        let (own, other) = (&self.model, model);
+        match of(own) == of(other) {
+            true => Ok(()),
+            false => Err(PlanError::Plan {
                 path: path.to_path_buf(),
-                why,
-            })
-        };
-        if (self.model.identity, self.model.weight_bytes) != (model.identity, model.weight_bytes) {
-            return fail(format!(
-                "is for the model {}, not for {}",
-                self.model.name, model.name
-            ));
+                why: format!("is for the model {}, not for {}", own.name, other.name),
+            }),
         }
-        if self.machine != machine {
-            return fail(format!(
-                "is for another machine ({}), this is {machine}",
-                self.machine
-            ));
+    }
+
+    /// Checks that the plan is for this machine.
+    ///
+    /// # Errors
+    /// It is for another; `path` is named.
+    pub fn fits_machine(&self, path: &Path, machine: &str) -> Result<(), PlanError> {
+        match self.machine == machine {
+            true => Ok(()),
+            false => Err(PlanError::Plan {
+                path: path.to_path_buf(),
+                why: format!(
+                    "is for another machine ({}), this is {machine}",
+                    self.machine
+                ),
+            }),
         }
-        Ok(())
     }
 }
 

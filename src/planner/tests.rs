@@ -173,6 +173,24 @@ fn a_context_that_is_needed_may_take_more_than_its_share() {
     assert!((512..4096).contains(&usual), "{usual}");
     assert_eq!(context(usual).expect("a plan"), usual);
     assert_eq!(context(usual + 1).expect("a plan"), usual + 256);
+    // The minimum that is named is enough for it.
+    let least = |total: u64, needed: usize| {
+        let request = MemoryRequest {
+            context_needed: needed,
+            ..request(total, 1, Sparsity::Exact)
+        };
+        match crate::memory::plan(&bundle, &request) {
+            Err(Error::Budget(budget)) => Err(budget.least_mib() << 20),
+            planned => Ok(planned.expect("a plan").context),
+        }
+    };
+    let (few, many) = (
+        least(1 << 20, 0).unwrap_err(),
+        least(1 << 20, 9000).unwrap_err(),
+    );
+    assert!(few < many, "{few} {many}");
+    assert!(least(few, 0).is_ok_and(|context| context < 9000));
+    assert!(least(many, 9000).expect("enough") >= 9000);
     // What does not fit is halved until it does.
     let most = context(1 << 19).expect("a plan");
     assert!(most >= usual && most < 1 << 19, "{most}");

@@ -141,8 +141,7 @@ impl EngineBuilder {
             Planning::Off => None,
             Planning::File(path) => {
                 let mut plan = Plan::read(&path)?;
-                let model = planned_model(bundle, self.name());
-                plan.fits(&path, &model, &this_machine(&kernels)?)?;
+                plan.fits_machine(&path, &this_machine(&kernels)?)?;
                 // It may have been made when more memory was left, or outside this control group.
                 let limits = MemoryLimits::read()?;
                 let most = request.process + limits.effective_available();
@@ -184,6 +183,10 @@ impl EngineBuilder {
         let opened = packed::open_if(&model, cache, &self.pack, &fits, &mut report);
         self.report = report;
         let mut bundle = opened?;
+        if let Planning::File(path) = &self.planning {
+            // First: choices for another model may not suit this one.
+            Plan::read(path)?.fits(path, &planned_model(&bundle, self.name()))?;
+        }
         self.use_fewer_experts(&mut bundle.meta.network)?;
         Ok(bundle)
     }

@@ -56,7 +56,9 @@ impl Target for Plans {
         })?;
         plan.to_string();
         plan.expected.compared(7.5);
-        let own = plan.fits(path, &plan.model, &plan.machine);
+        let own = plan
+            .fits(path, &plan.model)
+            .and(plan.fits_machine(path, &plan.machine));
         assert!(own.is_ok(), "a plan that does not fit its own model");
         let text = serde_json::to_vec(&plan).map_err(|e| e.to_string())?;
         let again: Plan = serde_json::from_slice(&text).expect("what was written");
