@@ -166,8 +166,7 @@ pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
             }
             // It is no use to name a budget under which the known prompt is too long.
             Err(Error::Budget(least)) if request.context.is_none() => {
-                let trained = bundle.meta.network.context_length;
-                let needed = request.context_needed.min(trained).max(context);
+                let needed = self::context(bundle, request)?;
                 let sizes = (max_batch.min(needed), drafts);
                 plan_for(bundle, request, needed, sizes)?;
                 return Err(Error::Budget(least));
