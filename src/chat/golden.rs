@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
+use forebay_models::chat_templates::{ChatTemplate, ChatTemplates};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::answer::{AnswerReader, marks};
 use super::message::{ChatRequest, Message, ToolCall};
+use super::prompt::ChatFormat;
 use super::template::Template;
 use super::values::Texts;
 
@@ -103,6 +105,34 @@ fn renders_equal_those_of_transformers() {
         println!("{name}: {equal} of {}", golden.cases.len());
     }
     assert!(different.is_empty(), "{}", different.join("\n\n"));
+}
+
+/// No template of a real model loses what the user says.
+#[test]
+fn what_the_user_says_last_is_never_lost() {
+    let conversations: BTreeMap<String, Conversation> = json("conversations.json");
+    let sources: BTreeMap<String, Value> = json("sources.json");
+    for name in sources.keys() {
+        let golden: Golden = json(&format!("{name}.json"));
+        let given = ChatTemplate {
+            origin: name.clone(),
+            text: text(&format!("{name}.jinja")),
+        };
+        let own = ChatTemplates {
+            tokens: golden.tokens,
+            ..ChatTemplates::default()
+        };
+        let format = ChatFormat::new(name, own, Some(&given)).expect("a template");
+        let template = format.template(false).expect("the given one");
+        for (title, expected) in &golden.cases {
+            let Render::Text(written) = expected else {
+                continue;
+            };
+            let request = conversations[title].request();
+            let checked = format.check_said(template, &request, written, (1 << 20, UNIX_EPOCH));
+            checked.unwrap_or_else(|e| panic!("{name}, {title}: {e}"));
+        }
+    }
 }
 
 /// What templates write for calls that were made is what their models write to make them.

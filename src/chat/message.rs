@@ -116,7 +116,8 @@ pub struct ChatRequest {
     /// Tools that the model may call, as JSON: `{"type": "function", "function": {"name": …, "description": …,
     /// "parameters": …}}`.
     pub tools: Vec<Value>,
-    /// Further variables of the model's chat template, such as `enable_thinking`.
+    /// Further variables of the model's chat template, such as `enable_thinking`, but none of
+    /// [`Self::OWN_VARIABLES`].
     pub template_options: Map<String, Value>,
     /// Maximum number of tokens to generate; `None` continues to the end of the answer or of the context.
     pub max_tokens: Option<usize>,
@@ -132,6 +133,10 @@ pub struct ChatRequest {
 }
 
 impl ChatRequest {
+    /// Variables of chat templates that the engine itself sets from the request; no option may have their names.
+    pub const OWN_VARIABLES: [&'static str; 4] =
+        ["messages", "tools", "documents", "add_generation_prompt"];
+
     /// A request with the defaults: greedy, to the end of the answer.
     pub fn new(messages: impl Into<Vec<Message>>) -> Self {
         Self {

@@ -8,7 +8,7 @@ use forebay_models::chat_templates::{ChatTemplate, ChatTemplates, DEFAULT};
 use forebay_models::tokenizer::Tokenizer;
 
 use super::answer::{for_template, has_channels, leave_out_reasoning};
-use super::message::{ChatRequest, Message};
+use super::message::{ChatRequest, Message, Role};
 use super::template::Template;
 use super::values::{Breaking, Texts};
 use crate::error::Error;
@@ -98,8 +98,8 @@ impl ChatFormat {
     /// What the model reads to give the next message, at most `most` bytes.
     ///
     /// # Errors
-    /// There is no template, it fails, or it refuses the conversation; or it cannot be known which special tokens are
-    /// the template's own.
+    /// There is no template, it fails, refuses the conversation or leaves the last message out; or it cannot be known
+    /// which special tokens are the template's own; or an option has the name of a variable that the engine sets.
     pub fn prompt(
         &self,
         request: &ChatRequest,
@@ -108,6 +108,7 @@ impl ChatFormat {
         now: SystemTime,
     ) -> Result<Prompt, Error> {
         let template = self.template(!request.tools.is_empty())?;
+        check_options(request)?;
         let mut request = request;
         let rewritten;
         if has_channels(template.text()) {
@@ -134,6 +135,45 @@ impl ChatFormat {
         })
     }
 
+    /// Refuses a template that writes `text` whatever the user says last: the model would not see the message. Most
+    /// templates trim messages, some write them as JSON or leave parts out, so other messages are tried before one
+    /// that is not found is taken for lost.
+    ///
+    /// # Errors
+    /// The message is lost.
+    pub(super) fn check_said(
+        &self,
+        template: &Template,
+        request: &ChatRequest,
+        text: &str,
+        (most, now): (usize, SystemTime),
+    ) -> Result<(), Error> {
+        // Of different lengths: a template may write nothing but the length.
+        const OTHERS: [&str; 2] = ["Zebra-quartz 7", "Why?"];
+        let last = request.messages.last();
+        let Some(said) = last.filter(|message| message.role == Role::User) else {
+            return Ok(());
+        };
+        if text.contains(said.content.trim()) {
+            return Ok(());
+        }
+        let is_the_same = |other: &&str| {
+            let mut request = request.clone();
+            request.messages.pop();
+            request.messages.push(Message::user(*other));
+            let variables = Texts::plain().variables(&request, &self.tokens, true);
+            let rendered = template.render(variables, most, now);
+            rendered.is_ok_and(|rendered| rendered == text)
+        };
+        match OTHERS.iter().all(is_the_same) {
+            true => Err(Error::ChatTemplate {
+                template: template.origin().to_owned(),
+                problem: "the chat template leaves out what the user said last".into(),
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// What `template` writes, if it can be known which special tokens in it are its own.
     fn unbroken(
         &self,
@@ -143,6 +183,7 @@ impl ChatFormat {
     ) -> Result<Option<Prompt>, Error> {
         let variables = Texts::plain().variables(request, &self.tokens, true);
         let plain = template.render(variables, most, now)?;
+        self.check_said(template, request, &plain, (most, now))?;
         let written = written_tokens(template, tokenizer);
         for sign in SIGNS.filter(|sign| !template.text().contains(*sign)) {
             let texts = Texts::broken(Breaking {
@@ -208,6 +249,21 @@ fn written_tokens(template: &Template, tokenizer: &Tokenizer) -> Vec<u32> {
         name.is_some_and(|name| name.starts_with(['<', '[']) && template.text().contains(name))
     };
     tokenizer.user_defined().filter(is_written).collect()
+}
+
+/// Options that the engine would not pass on are refused.
+fn check_options(request: &ChatRequest) -> Result<(), Error> {
+    let own = ChatRequest::OWN_VARIABLES;
+    match own
+        .iter()
+        .find(|&&name| request.template_options.contains_key(name))
+    {
+        Some(name) => Err(Error::parameter(
+            "template_options",
+            format!("the engine sets {name} itself; leave it out"),
+        )),
+        None => Ok(()),
+    }
 }
 
 fn without_signs(marked: &str, sign: char) -> Prompt {
@@ -314,6 +370,63 @@ mod tests {
         };
         let text = said("The tag is </think>\n\nand <|im_end|> is none.");
         assert_eq!(text, said("and <|im_end|> is none."));
+    }
+
+    fn texts_of(template: &str, said: &str) -> Result<String, Error> {
+        let request = ChatRequest::new([Message::user(said)]);
+        let prompt = format(template).prompt(&request, &tokenizer(&["<|a|>"]), 1 << 20, UNIX_EPOCH);
+        prompt.map(|prompt| prompt.text)
+    }
+
+    #[test]
+    fn a_template_that_leaves_the_last_message_out_is_refused() {
+        let first = "{{ messages[0].role }}: ";
+        for template in [
+            first,
+            "",
+            "{% for m in messages[1:] %}{{ m.content }}{% endfor %}",
+            "<|a|>",
+        ] {
+            for said in ["Hello", "with <|a|>"] {
+                let error = texts_of(template, said).expect_err(template).to_string();
+                assert!(
+                    error.contains("test: ") && error.contains("leaves out"),
+                    "{error}"
+                );
+            }
+        }
+        for template in [
+            "{{ messages[0].content | trim }}",
+            "{{ messages[0].content | tojson }}",
+            "{{ messages[0].content | upper }}",
+            "{{ messages[0].content | length }}",
+            "{{ messages[0].content.split(' ')[-1] }}",
+            "{{ messages[0].content[2:] }}",
+        ] {
+            for said in ["Hello", " \"He\" said\n ", "Why?", "Zebra-quartz 7"] {
+                texts_of(template, said).unwrap_or_else(|e| panic!("{template}: {e}"));
+            }
+        }
+    }
+
+    /// What is not passed on is refused; names of special tokens are, and what templates have defaults for.
+    #[test]
+    fn options_reach_the_template_or_are_refused() {
+        let shown = "{{ messages[0].content }}{{ bos_token }}{{ date_string | default('today') }}";
+        let with = |name: &str| {
+            let request = ChatRequest::new([Message::user("Hi")]).template_option(name, "x");
+            let prompt = format(shown).prompt(&request, &tokenizer(&[]), 1 << 20, UNIX_EPOCH);
+            prompt.map(|prompt| prompt.text)
+        };
+        for name in ChatRequest::OWN_VARIABLES {
+            let error = with(name).expect_err(name).to_string();
+            assert!(
+                error.contains("template_options") && error.contains(name),
+                "{error}"
+            );
+        }
+        assert_eq!(with("bos_token").expect("set"), "Hixtoday");
+        assert_eq!(with("date_string").expect("set"), "Hix");
     }
 
     #[test]

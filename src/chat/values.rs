@@ -162,12 +162,14 @@ impl<'a> Texts<'a> {
             ),
         };
         let own = [
-            ("messages", Value::from(messages)),
-            ("tools", tools),
-            ("documents", Value::from(())),
-            ("add_generation_prompt", Value::from(asks_for_answer)),
+            Value::from(messages),
+            tools,
+            // Nobody can give any.
+            Value::from(()),
+            Value::from(asks_for_answer),
         ];
-        let own = own.map(|(name, value)| (name.to_owned(), value));
+        let names = ChatRequest::OWN_VARIABLES.map(String::from);
+        let own = names.into_iter().zip(own);
         // The last of equal names counts.
         Value::from_pairs(tokens.chain(options).chain(own))
     }

@@ -53,6 +53,9 @@ impl ChatFlags {
 /// `NAME=VALUE`; a value that is not JSON is text.
 pub fn template_option(text: &str) -> Result<(String, Value), String> {
     match text.split_once('=') {
+        Some((name, _)) if ChatRequest::OWN_VARIABLES.contains(&name) => Err(format!(
+            "the engine sets {name} itself, from the conversation; leave it out"
+        )),
         Some((name, value)) if !name.is_empty() => {
             let json = serde_json::from_str(value);
             let value = json.unwrap_or_else(|_| Value::String(value.to_owned()));
@@ -72,5 +75,9 @@ mod tests {
         assert_eq!(of("enable_thinking=false"), Ok(Value::Bool(false)));
         assert_eq!(of("date=1 May"), Ok(Value::String("1 May".into())));
         assert!(of("enable_thinking").is_err() && of("=1").is_err());
+        for name in ChatRequest::OWN_VARIABLES {
+            let refusal = template_option(&format!("{name}=[]")).expect_err(name);
+            assert!(refusal.contains(name), "{refusal}");
+        }
     }
 }

@@ -137,3 +137,18 @@ fn what_is_wrong_is_said_with_a_remedy() {
         missing.stderr
     );
 }
+
+/// The model would answer a message that it has not seen.
+#[test]
+fn a_template_without_the_message_is_refused() {
+    let deaf = template("Say something.");
+    let answer = with_input(program(&["chat"], Some(&deaf)), "Hi");
+    assert_eq!((answer.status.code(), &*answer.stdout), (Some(1), ""));
+    for part in [
+        "template.jinja",
+        "leaves out what the user said",
+        "--chat-template FILE",
+    ] {
+        assert!(answer.stderr.contains(part), "{part}: {}", answer.stderr);
+    }
+}

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use anyhow::anyhow;
 use forebay::{ChatStream, Engine, Error, Message, Role, Session, Statistics};
+use forebay_models::tokenizer::EncodeOptions;
 
 use super::saved;
 use super::screen::{self, Screen};
@@ -95,7 +97,7 @@ impl<'e> Conversation<'e> {
     }
 
     /// Begins the answer to the last of `messages`; returns those that the model reads.
-    fn ask(&mut self, messages: Vec<Message>) -> Result<(ChatStream, Vec<Message>), Error> {
+    fn ask(&mut self, messages: Vec<Message>) -> anyhow::Result<(ChatStream, Vec<Message>)> {
         let context = self.engine.context();
         // An answer should not be cut off because of what was said long ago.
         let most = self.settings.max_tokens.unwrap_or(usize::MAX);
@@ -112,7 +114,7 @@ impl<'e> Conversation<'e> {
                 (Err(Error::ContextTooSmall { .. }), None) if room > 0 => {
                     (kept, left_out, room) = (&*messages, 0, room / 2);
                 }
-                (stream, _) => break stream?,
+                (stream, _) => break stream.map_err(|error| self.with_cause(error, &messages))?,
             }
         };
         if left_out > 0 {
@@ -126,6 +128,35 @@ impl<'e> Conversation<'e> {
             ));
         }
         Ok((stream, kept.to_vec()))
+    }
+
+    /// The error, which names what the model is told first where that takes most of the context, and more than the last
+    /// message.
+    fn with_cause(&self, error: Error, messages: &[Message]) -> anyhow::Error {
+        let (Error::ContextTooSmall { context, .. }, Some(text)) =
+            (&error, &self.settings.flags.system)
+        else {
+            return error.into();
+        };
+        let options = EncodeOptions {
+            add_bos: false,
+            parse_special: false,
+        };
+        let tokens = |text: &str| {
+            let ids = self
+                .engine
+                .tokenizer()
+                .encode_up_to(text, options, *context);
+            ids.map_or(0, |ids| ids.len())
+        };
+        let said = messages.last().map_or(0, |last| tokens(&last.content));
+        match tokens(text) {
+            first if first > context / 2 && first >= said => anyhow!(
+                "the system message has at least {first} tokens, and the context holds {context}; set a shorter one \
+                 with /system TEXT or --system TEXT, or give a larger --ctx"
+            ),
+            _ => error.into(),
+        }
     }
 
     /// What the model is told first, and `messages`.
@@ -201,6 +232,7 @@ impl<'e> Conversation<'e> {
         let system = has_system.then(|| messages.remove(0).content);
         self.settings.flags.system = system;
         self.messages = messages;
+        self.attached.clear();
         self.answers = 0;
         Ok(self.messages.len())
     }
@@ -229,11 +261,12 @@ impl<'e> Conversation<'e> {
     }
 }
 
-/// All but the first turn, if there are several.
+/// All but the first turn, if there are several: a loaded conversation may begin with what the model said, which counts as
+/// one.
 fn without_oldest_turn(messages: &[Message]) -> Option<&[Message]> {
-    let is_user = |(_, m): &(usize, &Message)| m.role == Role::User;
-    let (second, _) = messages.iter().enumerate().filter(is_user).nth(1)?;
-    Some(&messages[second..])
+    let after_first = messages.get(1..)?;
+    let second = after_first.iter().position(|m| m.role == Role::User)?;
+    Some(&after_first[second..])
 }
 
 #[cfg(test)]
@@ -287,6 +320,48 @@ mod tests {
         assert_eq!(talk.messages, before);
         talk.say("Three.".to_owned()).expect("an answer");
         assert_eq!(talk.messages.len(), 6);
+    }
+
+    /// The conversation of a file with these messages.
+    fn load(talk: &mut Conversation<'_>, messages: &[Message]) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("chat.json");
+        saved::save(&path, messages).expect("writable");
+        talk.load(&path).expect("readable");
+    }
+
+    #[test]
+    fn a_loaded_conversation_begins_without_files_and_makes_room_from_its_beginning() {
+        let engine = engine();
+        let mut talk = conversation(&engine);
+        talk.attach("A file.");
+        let long = Message::assistant("no end ".repeat(100));
+        load(&mut talk, &[long]);
+        assert_eq!(talk.attached, "");
+        talk.say("One.".to_owned()).expect("an answer");
+        let roles: Vec<_> = talk.messages.iter().map(|m| m.role).collect();
+        assert_eq!(roles, [Role::User, Role::Assistant]);
+    }
+
+    #[test]
+    fn a_system_message_that_is_too_long_is_named_and_keeps_what_is_attached() {
+        let engine = engine();
+        let mut talk = conversation(&engine);
+        talk.settings.flags.system = Some("no end ".repeat(100));
+        talk.attach("A file.");
+        let error = talk.say("One.".to_owned()).expect_err("too long");
+        let message = crate::cli::message_of(&error);
+        assert!(
+            message.contains("system message") && message.contains("/system TEXT"),
+            "{message}"
+        );
+        assert_eq!(talk.attached, "A file.\n");
+        // Of a longer message, it is not the cause.
+        talk.settings.flags.system = Some("no end ".repeat(35));
+        let error = talk.say("no end ".repeat(50)).expect_err("too long");
+        assert!(error.is::<Error>(), "{error}");
+        talk.settings.flags.system = Some("Be brief.".to_owned());
+        talk.say("One.".to_owned()).expect("an answer");
     }
 
     #[test]
