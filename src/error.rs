@@ -89,9 +89,27 @@ pub enum Error {
     #[error("the prompt is empty")]
     EmptyPrompt,
     /// A text and one token more do not fit.
-    #[error("the text has at least {tokens} tokens but the context holds {context}")]
+    #[error(
+        "the text has at least {tokens} tokens but the context holds {context}{}",
+        match tokens == context {
+            true => ", and one more has to fit",
+            false => "",
+        }
+    )]
     ContextTooSmall {
         /// Tokens of the text, and the room that was asked for; a longer text is not counted to its end.
+        tokens: usize,
+        /// Positions of the KV cache.
+        context: usize,
+    },
+    /// A multiple-choice question that does not fit.
+    #[error(
+        "question {question} has {tokens} tokens with one of its endings, but the context holds {context}"
+    )]
+    QuestionTooLong {
+        /// Counted from 1.
+        question: usize,
+        /// Tokens of the question with the ending.
         tokens: usize,
         /// Positions of the KV cache.
         context: usize,

@@ -309,8 +309,44 @@ fn the_cost_of_a_trace_is_measured() {
         "{}",
         answer.stdout
     );
-    let refusal = refusal(&["bench", "--trace-cost", "-r", "0"]);
-    assert!(refusal.contains("repetitions"), "{refusal}");
+}
+
+/// Counts that would measure nothing are refused before any model is looked for, and devices' shares without one.
+#[test]
+fn what_cannot_be_measured_is_refused_at_once() {
+    for (arguments, flag, remedy) in [
+        (&["-r", "0"][..], "--repetitions", "at least 1"),
+        (&["--trace-cost", "-r", "0"], "--repetitions", "at least 1"),
+        (&["ladder", "m", "-r", "0"], "--repetitions", "at least 1"),
+        (&["ladder", "m", "-n", "1"], "--tokens", "at least 2"),
+        (
+            &["percentiles", "m", "--prompt", "0"],
+            "--prompt",
+            "at least 1",
+        ),
+        (&["sweep", "m", "--points", "0"], "--points", "at least 1"),
+        (
+            &["--device", "cpu", "--device-share", "0.5"],
+            "--device-share",
+            "--device cpu",
+        ),
+        (
+            &["ladder", "m", "--device", "cpu", "--device-share", "0.5"],
+            "--device-share",
+            "--device cpu",
+        ),
+        #[cfg(not(feature = "gpu"))]
+        (
+            &["--device-share", "0.5"],
+            "--device-share",
+            "--features gpu",
+        ),
+    ] {
+        let message = refusal(&[&["bench"][..], arguments].concat());
+        let is_told = message.contains(flag) && message.contains(remedy);
+        assert!(is_told, "{arguments:?}: {message}");
+        assert_eq!(message.matches("error: ").count(), 1, "{message}");
+    }
 }
 
 /// Each rung reads as it says, and no rung is something else.

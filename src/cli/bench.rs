@@ -15,6 +15,7 @@ use super::bench_trace::TraceCost;
 use super::comparison_flags::ComparisonFlags;
 use super::engine_flags::EngineFlags;
 use super::model_argument::ModelArgument;
+use super::numbers::count;
 use super::output::{print_json, print_text, say, warn_of_loss};
 use super::progress::reporter;
 
@@ -35,7 +36,7 @@ pub struct Bench {
     #[arg(long, value_name = "TESTS", value_delimiter = ',')]
     tests: Vec<BenchTest>,
     /// Measurements of each test, in turn with the others, after one warm-up.
-    #[arg(long, short, value_name = "N", default_value_t = 5)]
+    #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = count::<1>)]
     repetitions: usize,
     /// Also measure the compute kernels, on one core; without a model and --tests, only those.
     #[arg(long)]
@@ -92,6 +93,7 @@ impl Bench {
         if let Some(sparse) = self.sparse {
             return sparse.execute();
         }
+        self.comparison.check(self.engine.device)?;
         if self.trace_cost {
             return self.trace_cost();
         }

@@ -10,6 +10,7 @@ use forebay_plans::size::format_size;
 
 use super::comparison_flags::ComparisonFlags;
 use super::engine_flags::EngineFlags;
+use super::numbers::count;
 use super::output::{print_json, print_text, say};
 use super::progress::reporter;
 
@@ -32,16 +33,16 @@ pub struct Points {
     #[command(flatten)]
     comparison: ComparisonFlags,
     /// Tokens of the random prompt.
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count::<1>)]
     prompt: usize,
     /// Tokens generated before anything is measured.
     #[arg(long, value_name = "N", default_value_t = 64)]
     warm_up: usize,
     /// Tokens in each measurement.
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 64)]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 64, value_parser = count::<2>)]
     tokens: usize,
     /// Measurements of each point.
-    #[arg(long, short, value_name = "N", default_value_t = 3)]
+    #[arg(long, short, value_name = "N", default_value_t = 3, value_parser = count::<1>)]
     repetitions: usize,
     /// Seed of the prompt and of the choice of tokens.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -56,12 +57,15 @@ pub struct Sweep {
     #[command(flatten)]
     points: Points,
     /// Budgets to measure.
-    #[arg(long = "points", value_name = "N", default_value_t = 10)]
-    count: usize,
+    #[arg(long = "points", value_name = "N", default_value_t = 10, value_parser = count::<1>)]
+    budgets: usize,
 }
 
 impl Sparse {
     pub fn execute(self) -> anyhow::Result<()> {
+        let (Self::Ladder(points) | Self::Percentiles(points) | Self::Sweep(Sweep { points, .. })) =
+            &self;
+        points.comparison.check(points.engine.device)?;
         let (points, measured) = match self {
             Self::Ladder(points) => {
                 let measured = points.ladder()?;
@@ -95,10 +99,10 @@ impl Points {
 
     fn workload(&self) -> Workload {
         Workload {
-            prompt: self.prompt.max(1),
+            prompt: self.prompt,
             warm_up: self.warm_up,
-            tokens: self.tokens.max(2),
-            repetitions: self.repetitions.max(1),
+            tokens: self.tokens,
+            repetitions: self.repetitions,
             seed: self.seed,
         }
     }
@@ -157,8 +161,8 @@ impl Sweep {
         let weights = whole.weight_bytes();
         drop(whole);
         let mut measured = Vec::new();
-        for i in 1..=self.count {
-            let share = i as f64 / self.count as f64;
+        for i in 1..=self.budgets {
+            let share = i as f64 / self.budgets as f64;
             let bytes = (weights as f64 * share) as u64;
             let name = format!("{:.0}% of the weights", share * 100.0);
             match self

@@ -2,9 +2,12 @@
 //! flags.
 
 use clap::{Args, ValueEnum, value_parser};
-use forebay::{DevicePlacing, EngineBuilder, Loading, NeuronOptions, Pipeline, PolicyKind};
+use forebay::{
+    DeviceChoice, DevicePlacing, EngineBuilder, Error, Loading, NeuronOptions, Pipeline, PolicyKind,
+};
 use forebay_models::network::MOST_GUESSED_LAYERS;
 
+use super::device_flag::DeviceName;
 use super::numbers::part_or_none;
 
 #[derive(Clone, Debug, Default, Args)]
@@ -103,6 +106,28 @@ impl ComparisonFlags {
         given
             .into_iter()
             .find_map(|(flag, is_given)| is_given.then_some(flag))
+    }
+
+    /// Checks that the flags can mean something together with `--device`.
+    ///
+    /// # Errors
+    /// A device is to have a share, and none may be used.
+    pub fn check(&self, device: Option<DeviceName>) -> Result<(), Error> {
+        let is_cpu = device.is_some_and(|DeviceName(choice)| choice == DeviceChoice::Cpu);
+        let problem = match self.device_share {
+            None => return Ok(()),
+            Some(_) if is_cpu => {
+                "--device cpu leaves nothing to a device; give another --device, or omit it"
+            }
+            Some(_) if cfg!(not(feature = "gpu")) => {
+                "this build knows no devices; rebuild it with --features gpu, or omit it"
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(Error::InvalidParameter {
+            name: "--device-share".into(),
+            problem: problem.into(),
+        })
     }
 
     /// Applies the flags.

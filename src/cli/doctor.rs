@@ -46,6 +46,7 @@ struct Report {
 impl Doctor {
     pub fn execute(self) -> anyhow::Result<()> {
         self.check()?;
+        let packing_bytes = self.packing_bytes()?;
         let mut extra = vec![uring()];
         if !self.quick {
             extra.extend(self.profile());
@@ -60,7 +61,7 @@ impl Doctor {
         }
         let examination = Examination::examine(&ExamineOptions {
             model: self.model.clone(),
-            packing_bytes: self.packing_bytes(),
+            packing_bytes,
             cache_dir: None,
             threads: self.threads,
             bandwidth_rounds: if self.quick { 0 } else { 7 },
@@ -89,13 +90,22 @@ impl Doctor {
     }
 
     /// Bytes that the model's packed copy will take, 0 if it is there; `None` if that cannot be told.
-    fn packing_bytes(&self) -> Option<u64> {
-        let found = open_or_outline(self.model.as_deref()?, None, &PackOptions::default());
-        let (bundle, found) = found.ok()?;
-        let bytes = bundle.clusters.iter().map(|e| e.padded_len() as u64);
-        match found {
-            Found::Packed => Some(0),
-            _ => Some(bytes.sum()),
+    ///
+    /// # Errors
+    /// The file is no model that can be run.
+    fn packing_bytes(&self) -> Result<Option<u64>, forebay::Error> {
+        let Some(model) = self.model.as_deref() else {
+            return Ok(None);
+        };
+        match open_or_outline(model, None, &PackOptions::default()) {
+            Ok((_, Found::Packed)) => Ok(Some(0)),
+            Ok((bundle, _)) => {
+                let bytes = bundle.clusters.iter().map(|e| e.padded_len() as u64);
+                Ok(Some(bytes.sum()))
+            }
+            Err(error @ forebay::Error::Model(_)) => Err(error),
+            // Of the machine, which is examined all the same.
+            Err(_) => Ok(None),
         }
     }
 

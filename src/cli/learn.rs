@@ -10,7 +10,7 @@ use forebay_plans::predictor_fit::FitOptions;
 use forebay_plans::size::format_size;
 
 use super::engine_flags::EngineFlags;
-use super::numbers::{at_least, part};
+use super::numbers::{at_least, count, part};
 use super::output::{print_json, print_text};
 use super::progress::{reporter, thousandths};
 use super::text::{USUAL_PIECE, enough, read_text};
@@ -30,7 +30,7 @@ pub struct Text {
     #[arg(long, value_name = "N", value_parser = at_least::<3>)]
     ctx: Option<u32>,
     /// Tokens of the text that are used.
-    #[arg(long, value_name = "N", default_value_t = 16384)]
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = count::<1>)]
     tokens: usize,
     #[command(flatten)]
     engine: EngineFlags,
@@ -109,7 +109,9 @@ impl Text {
         layout: impl FnOnce(EngineBuilder) -> EngineBuilder,
     ) -> anyhow::Result<(Vec<u32>, usize)> {
         let asked = self.ctx.map(|ctx| ctx as usize);
-        enough(self.tokens, asked.unwrap_or(1))?;
+        if let Some(ctx) = asked {
+            enough(self.tokens, ctx)?;
+        }
         let (tests, piece) = (tests as usize, asked.unwrap_or(0));
         if self.tokens < piece.saturating_mul(tests + 1) {
             let tokens = self.tokens;

@@ -15,7 +15,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::engine_flags::EngineFlags;
-use super::numbers::at_least;
+use super::numbers::{at_least, count};
 use super::output::{check_targets, print_json, print_text, say};
 use super::progress::{reporter, thousandths};
 use super::text::{USUAL_PIECE, enough, read_text};
@@ -42,7 +42,7 @@ pub struct ProfileCommand {
     #[arg(long, value_name = "N", value_parser = at_least::<1>)]
     ctx: Option<u32>,
     /// Tokens of the text that are used.
-    #[arg(long, value_name = "N", default_value_t = 2048)]
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = count::<1>)]
     tokens: usize,
     /// Which neurons and experts the simulated caches keep: frequency, two-queue, lru or window:K.
     #[arg(long, value_name = "NAME", default_value_t)]
@@ -71,8 +71,8 @@ impl ProfileCommand {
                 check_targets(&[("--importance", out)], text.as_slice())?;
             }
         }
-        if self.file.is_some() {
-            enough(self.tokens, asked.unwrap_or(1))?;
+        if let (Some(_), Some(ctx)) = (&self.file, asked) {
+            enough(self.tokens, ctx)?;
         }
         let builder = || -> Result<EngineBuilder, forebay::Error> {
             let builder = self

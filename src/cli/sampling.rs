@@ -4,7 +4,7 @@ use anyhow::bail;
 use clap::Args;
 use forebay::{Error, SamplerConfig};
 
-use super::numbers::{seed, seed_of_now};
+use super::numbers::{real, seed, seed_of_now, temperature};
 
 /// Temperature unless it is given.
 const USUAL_TEMPERATURE: f32 = 0.8;
@@ -16,19 +16,19 @@ pub struct Sampling {
     #[arg(long, conflicts_with_all = ["top_k", "top_p", "min_p"])]
     pub greedy: bool,
     /// Temperature; 0 or less is greedy [default: 0.8].
-    #[arg(long, alias = "temperature", value_name = "T")]
+    #[arg(long, alias = "temperature", value_name = "T", value_parser = real)]
     pub temp: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all.
     #[arg(long, value_name = "K", default_value_t = 40)]
     pub top_k: usize,
     /// Keep the most likely tokens that together reach this probability.
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = real)]
     pub top_p: f32,
     /// Keep tokens at least this likely, relative to the most likely one.
-    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = real)]
     pub min_p: f32,
     /// Divide the logits of recent tokens by this.
-    #[arg(long, value_name = "R", default_value_t = 1.0)]
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = real)]
     pub repeat_penalty: f32,
     /// How many recent tokens the penalty looks at.
     #[arg(long, value_name = "N", default_value_t = 64)]
@@ -69,9 +69,8 @@ impl Sampling {
             Some(temp) if self.greedy && temp > 0.0 => {
                 bail!("--temp {temp} is not --greedy; give one of the two")
             }
-            Some(temp) if temp < 0.0 => 0.0,
             None if self.greedy => 0.0,
-            temp => temp.unwrap_or(USUAL_TEMPERATURE),
+            temp => temperature(temp.unwrap_or(USUAL_TEMPERATURE)),
         };
         config.top_k = self.top_k;
         config.top_p = self.top_p;

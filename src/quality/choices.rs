@@ -74,7 +74,7 @@ pub fn choose(
         let mut scores = Vec::with_capacity(question.choices.len());
         for ending in &question.choices {
             let score = log_probability(engine, &question.context, ending)
-                .map_err(|e| Error::parameter(&format!("question {}", i + 1), e.to_string()))?;
+                .map_err(|error| of_question(i + 1, error))?;
             scores.push((score, score / ending.len() as f64));
         }
         right += usize::from(largest(scores.iter().map(|s| s.0)) == question.answer);
@@ -92,6 +92,18 @@ pub fn choose(
     match questions.is_empty() {
         true => Err(Error::parameter("questions", "there are none")),
         false => Ok(result),
+    }
+}
+
+/// The error with the question's number.
+fn of_question(question: usize, error: Error) -> Error {
+    match error {
+        Error::ContextTooSmall { tokens, context } => Error::QuestionTooLong {
+            question,
+            tokens,
+            context,
+        },
+        other => Error::parameter(&format!("question {question}"), other.to_string()),
     }
 }
 

@@ -89,6 +89,32 @@ fn what_the_arguments_or_the_header_rule_out_is_refused_before_the_model_is_pack
 }
 
 #[test]
+fn what_is_no_model_is_not_examined() {
+    let scratch = Scratch::new();
+    let words = scratch.write("text.txt", "no model");
+    let arguments = ["doctor", text(&words), "--quick"];
+    refused(scratch.path(), "a text", &arguments, &["text.txt", "GGUF"]);
+    let folder = ["doctor", text(scratch.path()), "--quick"];
+    refused(scratch.path(), "a folder", &folder, &["config.json"]);
+}
+
+#[test]
+fn a_question_that_is_too_long_is_told_with_a_remedy() {
+    let scratch = Scratch::new();
+    let model = scratch.write("model.fbay", small_pack());
+    let (short, long) = ("the", "the other ".repeat(40));
+    let question = |context: &str| {
+        format!(r#"{{"context": "{context}", "choices": ["one", "two"], "answer": 1}}"#)
+    };
+    let lines = format!("{}\n{}\n", question(short), question(&long));
+    let file = scratch.write("questions.jsonl", lines);
+    let mut arguments = vec!["eval", "multiple-choice", text(&model), "-f", text(&file)];
+    arguments.extend(["--ctx", "32"]);
+    let mentions = ["questions.jsonl", "question 2", "holds 32", "larger --ctx"];
+    refused(scratch.path(), "question", &arguments, &mentions);
+}
+
+#[test]
 fn a_text_that_is_too_short_is_told_with_its_own_number_of_tokens() {
     let scratch = Scratch::new();
     let [model, words] = source(&scratch);

@@ -10,7 +10,7 @@ use crate::refusal::{refused, refused_to_write, text};
 use crate::scratch::Scratch;
 
 /// Flags behind `run -p "the" -n 2`, or instead of them, and what the message mentions.
-const FLAGS: [(&[&str], &[&str]); 37] = [
+const FLAGS: [(&[&str], &[&str]); 41] = [
     (
         &["--threads", "0"],
         &["0 threads", "at least one", "--threads"],
@@ -23,12 +23,22 @@ const FLAGS: [(&[&str], &[&str]); 37] = [
     (&["--ctx", "18446744073709551615"], &["--ctx", "128"]),
     (&["--ctx", "18446744073709551616"], &["--ctx"]),
     (&["--ctx", "1"], &["--ctx", "context holds 1"]),
+    (
+        &["--ctx", "3"],
+        &["--ctx", "3 tokens", "context holds 3, and one more"],
+    ),
     (&["-n", "-5"], &["-5"]),
     (&["-n", "many"], &["-n", "many"]),
     (&["-n", "1.5"], &["-n", "1.5"]),
     (&["--temp", "NaN"], &["--temp", "from 0"]),
     (&["--temp", "inf"], &["--temp", "from 0"]),
     (&["--temp", "hot"], &["--temp", "hot"]),
+    (&["--temp", "1e308"], &["--temp", "1e308", "too large"]),
+    (&["--top-p", "1e308"], &["--top-p", "1e308", "too large"]),
+    (
+        &["--chat", "--template-option", "messages=[]"],
+        &["--template-option", "sets messages itself"],
+    ),
     (&["--policy", "lru"], &["--policy"]),
     (&["--top-p", "1.5"], &["--top-p", "from 0 to 1"]),
     (&["--top-p=-0.1"], &["--top-p", "from 0 to 1"]),
@@ -113,6 +123,10 @@ fn counts_of_nothing_are_refused() {
         (&["calibrate"], "--ctx", &["0", "2"]),
         (&["fit-predictor"], "--ctx", &["0", "2"]),
         (&["profile"], "--ctx", &["0"]),
+        (&["profile"], "--tokens", &["0"]),
+        (&["calibrate"], "--tokens", &["0"]),
+        (&["fit-predictor"], "--tokens", &["0"]),
+        (&["eval", "multiple-choice"], "-n", &["0"]),
     ] {
         for value in values {
             let arguments = [command, &[model, "-f", words, flag, value]].concat();

@@ -4,7 +4,7 @@ use anyhow::{anyhow, bail};
 use forebay::{ChatRequest, Message, SamplerConfig};
 
 use crate::cli::chat_flags::{ChatFlags, template_option};
-use crate::cli::numbers::{limit, seed};
+use crate::cli::numbers::{count, limit, real, seed, temperature};
 
 /// How answers are generated.
 #[derive(Clone, Debug)]
@@ -36,14 +36,13 @@ impl Settings {
     pub fn set(&mut self, name: &str, value: &str) -> anyhow::Result<()> {
         let mut sampler = self.sampler.clone();
         match name {
-            // As `--temp`: less than 0 is greedy.
-            "temp" => sampler.temperature = number::<f32>(name, value, "a number")?.max(0.0),
-            "top-k" => sampler.top_k = number(name, value, "a whole number, 0 or more")?,
-            "top-p" => sampler.top_p = number(name, value, "a number")?,
-            "min-p" => sampler.min_p = number(name, value, "a number")?,
-            "repeat-penalty" => sampler.repeat_penalty = number(name, value, "a number")?,
-            "seed" => sampler.seed = seed(value).map_err(|e| anyhow!("/set seed: {e}"))?,
-            "n" => self.max_tokens = Some(limit(value).map_err(|e| anyhow!("/set n: {e}"))?),
+            "temp" => sampler.temperature = temperature(number(name, value, real)?),
+            "top-k" => sampler.top_k = number(name, value, count::<0>)?,
+            "top-p" => sampler.top_p = number(name, value, real)?,
+            "min-p" => sampler.min_p = number(name, value, real)?,
+            "repeat-penalty" => sampler.repeat_penalty = number(name, value, real)?,
+            "seed" => sampler.seed = number(name, value, seed)?,
+            "n" => self.max_tokens = Some(number(name, value, limit)?),
             "stop" if value.is_empty() => self.stop.clear(),
             "stop" => self.stop.push(value.to_owned()),
             "think" => self.set_option("enable_thinking=true")?,
@@ -90,10 +89,13 @@ impl Settings {
     }
 }
 
-/// `value` as `what`, such as a whole number.
-fn number<T: std::str::FromStr>(name: &str, value: &str, what: &str) -> anyhow::Result<T> {
-    let number = value.parse();
-    number.map_err(|_| anyhow!("/set {name}: {value:?} is not {what}"))
+/// `value` as `read` reads it, which says what to give instead.
+fn number<T>(
+    name: &str,
+    value: &str,
+    read: impl FnOnce(&str) -> Result<T, String>,
+) -> anyhow::Result<T> {
+    read(value).map_err(|remedy| anyhow!("/set {name} {value:?}: {remedy}"))
 }
 
 #[cfg(test)]
@@ -129,10 +131,13 @@ mod tests {
         for (name, value) in [
             ("temp", "hot"),
             ("temp", "200"),
+            ("temp", "nan"),
+            ("temp", "1e308"),
             ("top-k", "-1"),
             ("top-p", "7"),
             ("nosuch", ""),
             ("option", "x"),
+            ("option", "messages=[]"),
         ] {
             let error = settings.set(name, value).expect_err(name);
             let message = crate::cli::message_of(&error);

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
+use forebay::Error;
 use forebay::quality::{Choices, Question, choose};
 
 use super::super::engine_flags::EngineFlags;
@@ -21,7 +22,7 @@ pub struct MultipleChoice {
     #[arg(long, short, value_name = "FILE")]
     file: PathBuf,
     /// Questions to ask [default: all].
-    #[arg(long, short, value_name = "N", value_parser = at_least::<1>)]
+    #[arg(short, value_name = "N", value_parser = at_least::<1>)]
     n: Option<u32>,
     #[command(flatten)]
     engine: EngineFlags,
@@ -60,8 +61,8 @@ impl MultipleChoice {
                 say(format_args!("question {done} of {of}: {percent:.2}%"));
             }
         };
-        let result =
-            choose(&engine, &questions, said).with_context(|| self.file.display().to_string())?;
+        let result = choose(&engine, &questions, said).map_err(with_remedy);
+        let result = result.with_context(|| self.file.display().to_string())?;
         warn_of_loss(engine.device_problem());
         if self.json {
             return print_json(&result);
@@ -73,5 +74,15 @@ impl MultipleChoice {
             100.0 * result.accuracy,
             result.questions
         ))
+    }
+}
+
+/// What the user can do is not what can be done about other texts.
+fn with_remedy(error: Error) -> anyhow::Error {
+    match error {
+        Error::QuestionTooLong { .. } => {
+            anyhow!("{error}; give a larger --ctx, or leave the question out")
+        }
+        other => other.into(),
     }
 }
