@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::experts;
 use super::metadata::Metadata;
+use super::neutral;
 use super::rope::{self, Rules};
 use crate::error::Result;
 use crate::network::{
@@ -185,11 +186,16 @@ pub(super) fn activation_or_silu(m: &Metadata<'_>) -> Result<Activation> {
 
 /// The activation that the metadata name, if any.
 pub(super) fn activation(m: &Metadata<'_>) -> Result<Option<Activation>> {
+    activation_in(m, ACTIVATION.1)
+}
+
+/// The activation of a Gemma, whose checkpoints have a field of their own for it, or GELU.
+pub(super) fn gemma_activation(m: &Metadata<'_>) -> Result<Activation> {
+    Ok(activation_in(m, "hidden_activation")?.unwrap_or(Activation::GeluTanh))
+}
+
+fn activation_in(m: &Metadata<'_>, field: &str) -> Result<Option<Activation>> {
     const THRESHOLD: &str = "hidden_act_param";
-    let field = match m.fields().get("hidden_activation") {
-        Some(_) => "hidden_activation",
-        None => ACTIVATION.1,
-    };
     match m.optional_str(ACTIVATION.0, field)? {
         None => Ok(None),
         Some("silu" | "swish") => Ok(Some(Activation::Silu)),
@@ -233,6 +239,11 @@ pub(super) fn rotate_sliding_only(network: &mut Network) {
     }
 }
 
+/// The field that switches sliding windows on.
+pub(super) const USE_WINDOW: &str = "use_sliding_window";
+/// A layer with a window, in `layer_types`.
+const SLIDING: &str = "sliding_attention";
+
 /// Sliding windows as transformers switches them on for many models: `use_sliding_window`, and then the layers that
 /// `layer_types` names, or `otherwise`. GGUF files have one for all layers.
 pub(super) fn switched_window(
@@ -247,9 +258,17 @@ pub(super) fn switched_window(
         return Ok(());
     }
     let types = m.layer_types(n)?;
-    if m.fields().optional_bool("use_sliding_window")? == Some(true) {
+    let named = types.iter().flatten().any(|&kind| kind == SLIDING);
+    if m.fields().optional_bool(USE_WINDOW)? != Some(true) {
+        // With the one, some kernels of transformers have a window; with the other, others do not.
+        if named && window.is_some() {
+            let value = format!("{SLIDING:?} without {USE_WINDOW}");
+            let remedy = "give both or neither";
+            return Err(m.unsupported(("", "layer_types"), value, remedy));
+        }
+    } else {
         let slides = |l: usize| match &types {
-            Some(types) => types[l] == "sliding_attention",
+            Some(types) => types[l] == SLIDING,
             None => otherwise(l),
         };
         slide(network, window, slides);
@@ -262,9 +281,9 @@ pub(super) fn switched_window(
 pub(super) fn sliding_layers(m: &Metadata<'_>, n: usize, period: usize) -> Result<Vec<bool>> {
     const KEY: (&str, &str) = ("attention.sliding_window_pattern", "sliding_window_pattern");
     if let Some(types) = m.layer_types(n)? {
-        // transformers keeps the period beside the types.
-        m.optional_size(KEY.0, KEY.1)?;
-        return Ok(types.iter().map(|&t| t == "sliding_attention").collect());
+        // transformers keeps the period beside the types, and does not read it.
+        m.fields().get(KEY.1);
+        return Ok(types.iter().map(|&t| t == SLIDING).collect());
     }
     if m.is_gguf()
         && let Some(Value::Array(all)) = m.fields().get(KEY.0)
@@ -275,6 +294,22 @@ pub(super) fn sliding_layers(m: &Metadata<'_>, n: usize, period: usize) -> Resul
     }
     let period = m.optional_size(KEY.0, KEY.1)?.unwrap_or(period);
     Ok((0..n).map(|l| (l + 1) % period != 0).collect())
+}
+
+/// The same for models that transformers gives `period` whatever `sliding_window_pattern` says.
+pub(super) fn fixed_sliding_layers(m: &Metadata<'_>, n: usize, period: usize) -> Result<Vec<bool>> {
+    const FIELD: &str = "sliding_window_pattern";
+    let slides = sliding_layers(m, n, period)?;
+    let ruled = (0..n).map(|l| (l + 1) % period != 0);
+    if m.is_gguf() || m.layer_types(n)?.is_some() || ruled.eq(slides.iter().copied()) {
+        return Ok(slides);
+    }
+    let pattern = m
+        .fields()
+        .get(FIELD)
+        .map_or("null".into(), neutral::describe);
+    let remedy = format!("{period} is: name the layers in layer_types");
+    Err(m.unsupported(("", FIELD), pattern, &remedy))
 }
 
 /// First layer with a window, for models that have them from one layer on.

@@ -22,7 +22,7 @@ const V3: &str = r#"{
     "routed_scaling_factor": 2.5, "norm_topk_prob": true, "n_group": 8, "topk_group": 4, "vocab_size": 129280
 }"#;
 const GLM_LITE: &str = r#"{
-    "rms_norm_eps": 1e-5, "rope_theta": 1e6, "kv_lora_rank": 512, "q_lora_rank": 768, "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-5, "rope_theta": 1e4, "kv_lora_rank": 512, "q_lora_rank": 768, "qk_rope_head_dim": 64,
     "qk_nope_head_dim": 192, "v_head_dim": 256, "n_routed_experts": 64, "num_experts_per_tok": 4,
     "n_shared_experts": 1, "moe_intermediate_size": 1536, "first_k_dense_replace": 1,
     "routed_scaling_factor": 1.8, "norm_topk_prob": true, "n_group": 1, "topk_group": 1, "vocab_size": 154880
@@ -116,9 +116,18 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     Ok(network)
 }
 
-/// Neighbours rotate together, unless a checkpoint says otherwise.
+/// The first of these architectures in checkpoints, which transformers has code of its own for.
+fn is_v2(m: &Metadata<'_>) -> bool {
+    !m.is_gguf() && m.kind() == "deepseek_v2"
+}
+
+/// Neighbours rotate together, unless a checkpoint of a later model says otherwise.
 fn rules(m: &Metadata<'_>) -> Result<Rules> {
-    let halves = !m.is_gguf() && m.fields().optional_bool("rope_interleave")? == Some(false);
+    const FIELD: &str = "rope_interleave";
+    let halves = !m.is_gguf() && m.fields().optional_bool(FIELD)? == Some(false);
+    if halves && is_v2(m) {
+        return Err(m.unsupported(("", FIELD), "false", "neighbours rotate together here"));
+    }
     Ok(match halves {
         true => Rules {
             checkpoints: RopePairing::HalfSplit,
@@ -163,12 +172,13 @@ fn router(m: &Metadata<'_>, dense: usize) -> Result<Router> {
     const FREQUENCY: &str = "moe_layer_freq";
     let biased = match m.is_gguf() {
         true => m.has_tensor(&format!("blk.{dense}.exp_probs_b.bias")),
-        false => m.kind() != "deepseek_v2",
+        false => !is_v2(m),
     };
     if let Some(n) = m.optional_size("", FREQUENCY)?.filter(|&n| n != 1) {
         let remedy = "experts in every layer after the first dense ones are";
         return Err(m.unsupported(("", FREQUENCY), n.to_string(), remedy));
     }
+    let is_greedy = is_greedy(m)?;
     let assumed = Router {
         scores: match biased {
             true => Scores::Sigmoid,
@@ -177,13 +187,33 @@ fn router(m: &Metadata<'_>, dense: usize) -> Result<Router> {
         selection_bias: biased,
         ..experts::SOFTMAX
     };
-    let mut router = experts::router(m, assumed)?;
-    let is_greedy = m.optional_str("", "topk_method")? == Some("greedy");
-    router.groups = router.groups.filter(|_| !is_greedy || m.is_gguf());
+    let mut router = experts::router_of_groups(m, assumed)?;
+    if is_v2(m) && router.normalised {
+        let remedy = "the weights of this architecture are not divided by their sum";
+        return Err(m.unsupported(("", "norm_topk_prob"), "true", remedy));
+    }
+    router.groups = router.groups.filter(|_| m.is_gguf() || !is_greedy);
     if let (Scores::Softmax, Some(groups)) = (router.scores, &mut router.groups) {
         groups.counted = 1;
     }
     Ok(router)
+}
+
+/// Whether a checkpoint's experts are chosen without regard to groups. transformers reads the field for V2 only.
+fn is_greedy(m: &Metadata<'_>) -> Result<bool> {
+    const FIELD: &str = "topk_method";
+    let known: &[&str] = match is_v2(m) {
+        true => &["greedy", "group_limited_greedy"],
+        false => &["noaux_tc"],
+    };
+    let method = m.optional_str("", FIELD)?;
+    match method.filter(|method| !m.is_gguf() && !known.contains(method)) {
+        None => Ok(method == Some("greedy")),
+        Some(other) => {
+            let remedy = format!("this architecture has {}", known.join(" or "));
+            Err(m.unsupported(("", FIELD), format!("{other:?}"), &remedy))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -265,9 +295,28 @@ mod tests {
 
     #[test]
     fn what_would_change_the_result_is_read_or_refused() {
-        let halves = described(json!({"rope_interleave": false})).expect("a good description");
+        let later = |more: Value| {
+            let mut all = json!({"model_type": "deepseek_v3", "n_group": 1, "topk_group": 1});
+            let fields = all.as_object_mut().expect("an object");
+            fields.extend(more.as_object().expect("an object").clone());
+            all
+        };
+        let halves = later(json!({"rope_interleave": false, "norm_topk_prob": false}));
+        let halves = described(halves).expect("a good description");
         assert_eq!(halves.ropes[0].pairing, RopePairing::HalfSplit);
+        let rope = |kind: &str, factor: f32| json!({"rope_scaling": {"type": kind, "factor": factor, "mscale_all_dim": 1}});
+        for unchanged in [rope("linear", 1.0), rope("default", 4.0)] {
+            described(unchanged).expect("a strength that changes nothing");
+        }
         for (more, field) in [
+            (json!({"rope_interleave": false}), "rope_interleave"),
+            (json!({"norm_topk_prob": true}), "norm_topk_prob"),
+            (json!({"topk_method": "noaux_tc"}), "topk_method"),
+            (json!({"scoring_func": "sigmoid"}), "scoring_func"),
+            (later(json!({"scoring_func": "softmax"})), "scoring_func"),
+            (later(json!({"topk_method": "greedy"})), "topk_method"),
+            (rope("linear", 4.0), "rope_scaling.mscale_all_dim"),
+            (rope("dynamic", 4.0), "rope_scaling.mscale_all_dim"),
             (json!({"moe_layer_freq": 2}), "moe_layer_freq"),
             (json!({"attention_bias": true}), "attention_bias"),
             (json!({"qk_rope_head_dim": 63}), "rotary dimension"),

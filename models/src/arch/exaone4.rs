@@ -25,6 +25,7 @@ const ROPE: Rules = Rules {
     ..block::HALVES
 };
 
+const PATTERN: &str = "sliding_window_pattern";
 /// Every fourth layer sees all positions, if any has a sliding window.
 const PERIOD: usize = 4;
 
@@ -32,10 +33,13 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     let mut network = block::network(m, ROPE, block::activation_or_silu(m)?)?;
     block::norm_qk(&mut network, NormSpan::Head);
     block::norm_outputs_only(&mut network);
-    let slides = sliding_layers(m, network.n_layers())?;
     let Some(window) = block::window(m)? else {
+        // transformers saves a pattern of 0 then, and layers that are all full.
+        m.fields().get(PATTERN);
+        m.layer_types(network.n_layers())?;
         return Ok(network);
     };
+    let slides = sliding_layers(m, network.n_layers())?;
     block::slide(&mut network, Some(window), |l| slides[l]);
     block::rotate_sliding_only(&mut network);
     Ok(network)
@@ -43,7 +47,6 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
 
 /// Which layers have a sliding window, if any: checkpoints may say it in letters, L for those that do and G for others.
 fn sliding_layers(m: &Metadata<'_>, n: usize) -> Result<Vec<bool>> {
-    const PATTERN: &str = "sliding_window_pattern";
     let letters = match m.is_gguf() {
         true => None,
         false => m.fields().get(PATTERN).and_then(Value::as_str),

@@ -1,6 +1,7 @@
 //! Experts as most architectures have them, read from metadata.
 
 use super::metadata::Metadata;
+use super::neutral;
 use crate::error::Result;
 use crate::network::{Experts, Groups, Network, Router, Scores};
 
@@ -58,6 +59,7 @@ pub(super) fn replace_ffns(
     router: &Router,
     dense: impl Fn(usize) -> bool,
 ) -> Result<()> {
+    refuse_unread_groups(m)?;
     let (count, used) = (m.size(COUNT.0, COUNT.1)?, m.size(USED.0, USED.1)?);
     let width = width(m)?;
     for (l, layer) in network.layers.iter_mut().enumerate() {
@@ -151,31 +153,65 @@ pub(super) fn router(m: &Metadata<'_>, assumed: Router) -> Result<Router> {
         .optional_bool(normalised)?
         .unwrap_or(router.normalised);
     router.scale = m.nonzero(SCALE.0, SCALE.1)?.unwrap_or(router.scale);
-    let groups = m.optional_size(GROUPS.0, GROUPS.1)?;
+    // llama.cpp chooses groups in all architectures.
+    if m.is_gguf() {
+        router.groups = groups(m)?;
+    }
+    router.scores = scores(m, router.scores)?;
+    Ok(router)
+}
+
+/// The same with the groups of which some are chosen before the experts.
+pub(super) fn router_of_groups(m: &Metadata<'_>, assumed: Router) -> Result<Router> {
+    Ok(Router {
+        groups: groups(m)?,
+        ..router(m, assumed)?
+    })
+}
+
+fn groups(m: &Metadata<'_>) -> Result<Option<Groups>> {
+    let count = m.optional_size(GROUPS.0, GROUPS.1)?;
     let used = m.optional_size(USED_GROUPS.0, USED_GROUPS.1)?;
-    router.groups = match (groups, used) {
+    Ok(match (count, used) {
         (Some(count), Some(used)) if count > 1 => Some(Groups {
             count,
             used,
             counted: 2,
         }),
         _ => None,
-    };
-    router.scores = scores(m, router.scores)?;
-    Ok(router)
+    })
 }
 
-/// How logits become scores, by the number that GGUF files or the word that checkpoints have for it.
+/// transformers chooses no groups in an architecture that did not read their number.
+fn refuse_unread_groups(m: &Metadata<'_>) -> Result<()> {
+    let count = m.fields().unasked(GROUPS.1).filter(|_| !m.is_gguf());
+    match count.filter(|&v| v.as_u64().is_none_or(|n| n > 1)) {
+        None => Ok(()),
+        Some(count) => {
+            let remedy = "experts of this architecture are chosen without groups: remove the field";
+            Err(m.unsupported(GROUPS, neutral::describe(count), remedy))
+        }
+    }
+}
+
+/// How logits become scores, by the number that GGUF files have for it. transformers does not read the word that
+/// checkpoints have.
 fn scores(m: &Metadata<'_>, assumed: Scores) -> Result<Scores> {
-    let remedy = "softmax and sigmoid are";
     if !m.is_gguf() {
-        return match m.optional_str(GATING.0, GATING.1)? {
+        let own = match assumed {
+            Scores::Sigmoid => "sigmoid",
+            Scores::Softmax | Scores::SoftmaxOfChosen => "softmax",
+        };
+        let other = m.optional_str(GATING.0, GATING.1)?.filter(|&v| v != own);
+        return match other {
             None => Ok(assumed),
-            Some("softmax") => Ok(Scores::Softmax),
-            Some("sigmoid") => Ok(Scores::Sigmoid),
-            Some(other) => Err(m.unsupported(GATING, other, remedy)),
+            Some(other) => {
+                let remedy = format!("{own:?} is what this architecture has");
+                Err(m.unsupported(GATING, format!("{other:?}"), &remedy))
+            }
         };
     }
+    let remedy = "softmax and sigmoid are";
     match m.fields().optional_u64(GATING.0)? {
         None | Some(0) => Ok(assumed),
         Some(1) => Ok(Scores::Softmax),

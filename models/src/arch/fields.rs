@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use serde_json::map::Entry;
 use serde_json::{Map, Value};
 
 use crate::error::{ModelError, Result};
@@ -18,6 +19,8 @@ pub(crate) struct Fields {
     object: Map<String, Value>,
     /// Names by which fields are asked for, with those that this file has for them.
     spellings: &'static [(&'static str, &'static str)],
+    /// Fields that the file does not have, with a default as their value.
+    assumed: BTreeSet<String>,
     asked: RefCell<BTreeSet<String>>,
 }
 
@@ -29,6 +32,7 @@ impl Fields {
             prefix,
             object,
             spellings: &[],
+            assumed: BTreeSet::new(),
             asked: RefCell::default(),
         }
     }
@@ -58,9 +62,29 @@ impl Fields {
     /// Adds `defaults` for fields that are absent (null is not absent).
     pub(crate) fn with_defaults(mut self, defaults: Map<String, Value>) -> Self {
         for (name, value) in defaults {
-            self.object.entry(name).or_insert(value);
+            if let Entry::Vacant(absent) = self.object.entry(name) {
+                self.assumed.insert(absent.key().clone());
+                absent.insert(value);
+            }
         }
         self
+    }
+
+    /// The same object, in which each field of `alternatives` may have the second name as well as the first.
+    pub(crate) fn with_alternatives(mut self, alternatives: &[(&str, &str)]) -> Result<Self> {
+        for &(name, other) in alternatives {
+            let Some(value) = self.object.remove(other).filter(|v| !v.is_null()) else {
+                continue;
+            };
+            match self.object.get(name).filter(|v| !v.is_null()) {
+                Some(own) if *own != value => {
+                    let remedy = format!("{name} is {own}: give one of both");
+                    return Err(self.unsupported(other, value.to_string(), remedy));
+                }
+                _ => self.object.insert(name.to_owned(), value),
+            };
+        }
+        Ok(self)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -77,6 +101,12 @@ impl Fields {
         self.asked.borrow_mut().insert(name.to_owned());
         let value = self.object.get(self.spelling(name));
         value.filter(|v| !v.is_null())
+    }
+
+    /// The field, if the file itself has it and it is not null.
+    pub(crate) fn given(&self, name: &str) -> Option<&Value> {
+        let value = self.get(name);
+        value.filter(|_| !self.assumed.contains(self.spelling(name)))
     }
 
     /// The field, unless it is absent, null or has already been read.

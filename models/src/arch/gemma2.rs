@@ -5,7 +5,7 @@ use super::metadata::Metadata;
 use super::names::{ATTENTION, FFN, INNER_PRE_NORMS, MODEL_PLUS_ONE, POST_NORMS, plus_one};
 use super::{Architecture, Hf, block};
 use crate::error::Result;
-use crate::network::{Activation, Network};
+use crate::network::Network;
 
 const DEFAULTS: &str = r#"{
     "rms_norm_eps": 1e-6, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true,
@@ -36,7 +36,7 @@ const LAYERS_27B: usize = 46;
 const GGUF_WINDOW: usize = 4096;
 
 fn describe(m: &Metadata<'_>) -> Result<Network> {
-    let activation = block::activation(m)?.unwrap_or(Activation::GeluTanh);
+    let activation = block::gemma_activation(m)?;
     let mut network = block::network(m, block::HALVES, activation)?;
     block::norm_outputs_too(&mut network);
     network.embedding_scale = (network.d_model as f32).sqrt();
@@ -45,7 +45,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
 
     let n_layers = network.n_layers();
     let window = block::window(m)?.or(m.is_gguf().then_some(GGUF_WINDOW));
-    let slides = block::sliding_layers(m, n_layers, PERIOD)?;
+    let slides = block::fixed_sliding_layers(m, n_layers, PERIOD)?;
     block::slide(&mut network, window, |l| slides[l]);
     let scaled_by = match m.optional_positive("", "query_pre_attn_scalar")? {
         Some(scalar) => scalar,

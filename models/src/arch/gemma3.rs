@@ -7,7 +7,7 @@ use super::names::{
 };
 use super::{Architecture, Hf, block, rope};
 use crate::error::Result;
-use crate::network::{Activation, Network, NormSpan};
+use crate::network::{Network, NormSpan};
 
 const DEFAULTS: &str = r#"{
     "rms_norm_eps": 1e-6, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true,
@@ -43,7 +43,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     let head_dim = block::head_dim(m)?;
     let full = rope::read(m, head_dim, block::HALVES, Some("full_attention"))?;
     let sliding = rope::sliding(m, head_dim, block::HALVES, SLIDING_THETA)?;
-    let activation = block::activation(m)?.unwrap_or(Activation::GeluTanh);
+    let activation = block::gemma_activation(m)?;
     let mut network = block::with_rope(m, head_dim, full, activation)?;
     network.ropes.push(sliding);
     network.embedding_scale = (network.d_model as f32).sqrt();

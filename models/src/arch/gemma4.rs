@@ -72,6 +72,7 @@ const SLIDING_THETA: f32 = 10_000.0;
 const ROPE: Rules = Rules {
     freqs: true,
     proportional: true,
+    required: true,
     ..block::HALVES
 };
 /// Elements of a head in layers with a window.
@@ -98,7 +99,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     }
     let full = rope::read(m, width(false), ROPE, Some("full_attention"))?;
     let sliding = rope::sliding(m, width(true), block::HALVES, SLIDING_THETA)?;
-    let activation = block::activation(m)?.unwrap_or(Activation::GeluTanh);
+    let activation = block::gemma_activation(m)?;
     let mut network = block::with_rope(m, width(true), full, activation)?;
     network.ropes.push(sliding);
     network.embedding_scale = (network.d_model as f32).sqrt();
@@ -205,7 +206,7 @@ fn refuse_looking_ahead(m: &Metadata<'_>) -> Result<()> {
 
 /// Which layers have a sliding window; transformers has the last one see everything, whatever the file says.
 fn slides(m: &Metadata<'_>, n: usize) -> Result<Vec<bool>> {
-    let mut slides = block::sliding_layers(m, n, PERIOD)?;
+    let mut slides = block::fixed_sliding_layers(m, n, PERIOD)?;
     if let Some(last) = slides.last_mut().filter(|_| !m.is_gguf()) {
         *last = false;
     }

@@ -68,7 +68,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
         selection_bias: true,
         ..experts::NORMALISED_SOFTMAX
     };
-    let router = experts::router(m, router)?;
+    let router = experts::router_of_groups(m, router)?;
     let dense = m.some_layers(("leading_dense_block_count", "first_k_dense_replace"))?;
     experts::replace_ffns(m, &mut network, &router, |l| l < dense)?;
     experts::share_as_many(m, &mut network)?;

@@ -3,7 +3,7 @@
 use super::metadata::Metadata;
 use super::names::{ATTENTION, EXPERTS, FFN, MODEL, Name, PRE_NORMS};
 use super::rope::Rules;
-use super::{Architecture, Form, Hf, block, experts};
+use super::{Architecture, Form, Hf, block, experts, neutral};
 use crate::error::Result;
 use crate::network::{Network, Router, Scores};
 use crate::tensor::LayerTensor as T;
@@ -57,7 +57,8 @@ const EXPERTS_IN_ONE: [Name; 3] = [
 ];
 
 fn describe_moe(m: &Metadata<'_>) -> Result<Network> {
-    let mut network = describe(m)?;
+    // Only the dense models of llama.cpp may be without rotation.
+    let mut network = scaled(m)?;
     let router = Router {
         scores: Scores::SoftmaxOfChosen,
         ..experts::SOFTMAX
@@ -72,23 +73,41 @@ const ROPE: Rules = Rules {
 };
 
 fn describe(m: &Metadata<'_>) -> Result<Network> {
-    let mut network = block::network(m, ROPE, block::activation_or_silu(m)?)?;
-    let factor = |gguf, hf| Ok(m.nonzero(gguf, hf)?.unwrap_or(1.0));
-    network.embedding_scale = factor("embedding_scale", "embedding_multiplier")?;
-    let residual_scale = factor("residual_scale", "residual_multiplier")?;
-    let attention_scale = m.nonzero("attention.scale", "attention_multiplier")?;
-    // Logits are divided by it.
-    network.head.scale = 1.0 / factor("logit_scale", "logits_scaling")?;
+    let mut network = scaled(m)?;
     // In GGUF, this marks models without rotation.
-    let rotates =
-        !m.is_gguf() || m.fields().optional_bool("rope.scaling.finetuned")? != Some(false);
+    if m.is_gguf() && m.fields().optional_bool("rope.scaling.finetuned")? == Some(false) {
+        for attention in network.attentions_mut() {
+            attention.rope = None;
+        }
+    }
+    Ok(network)
+}
+
+/// Plain blocks with the four factors.
+fn scaled(m: &Metadata<'_>) -> Result<Network> {
+    let mut network = block::network(m, ROPE, block::activation_or_silu(m)?)?;
+    network.embedding_scale = factor(m, "embedding_scale", "embedding_multiplier")?.unwrap_or(1.0);
+    let residual_scale = factor(m, "residual_scale", "residual_multiplier")?.unwrap_or(1.0);
+    let attention_scale = factor(m, "attention.scale", "attention_multiplier")?;
+    // Logits are divided by it.
+    let divisor = factor(m, "logit_scale", "logits_scaling")?;
+    network.head.scale = 1.0 / divisor.unwrap_or(1.0);
     for layer in &mut network.layers {
         layer.mixer.residual_scale = residual_scale;
         layer.ffn.residual_scale = residual_scale;
     }
     for attention in network.attentions_mut() {
         attention.scale = attention_scale.unwrap_or(attention.scale);
-        attention.rope = attention.rope.filter(|_| rotates);
     }
     Ok(network)
+}
+
+/// A factor; llama.cpp takes 0 for none, and transformers multiplies by it.
+fn factor(m: &Metadata<'_>, gguf: &str, hf: &str) -> Result<Option<f32>> {
+    let factor = m.nonzero(gguf, hf)?;
+    if factor.is_none() && !m.is_gguf() {
+        let value = m.fields().get(hf).map_or("null".into(), neutral::describe);
+        return Err(m.unsupported(("", hf), value, "a factor above 0 is"));
+    }
+    Ok(factor)
 }

@@ -94,10 +94,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     }
     .network();
     block::norm_qk(&mut network, NormSpan::Head);
-    // Another name of the base, which goes before `rope_theta`.
-    if let Some(theta) = m.optional_positive("", "theta")? {
-        network.ropes[0].theta = theta;
-    }
+    refuse_another_theta(m, network.ropes[0].theta)?;
     let conv = ShortConv {
         channels: d_model,
         kernel: m.size("shortconv.l_cache", "conv_L_cache")?,
@@ -113,6 +110,18 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
         return Err(m.unsupported(("", "conv_bias"), "true", remedy));
     }
     Ok(network)
+}
+
+/// Another name of the base, which transformers 4 takes before `rope_theta`, and 5 does not read.
+fn refuse_another_theta(m: &Metadata<'_>, theta: f32) -> Result<()> {
+    const OTHER: &str = "theta";
+    match m.optional_positive("", OTHER)?.filter(|&v| v != theta) {
+        None => Ok(()),
+        Some(other) => {
+            let remedy = format!("rope_theta is {theta}, given or assumed: give both the same");
+            Err(m.unsupported(("", OTHER), other.to_string(), &remedy))
+        }
+    }
 }
 
 /// Key/value heads of each of `n` layers; 0 where there is no attention.

@@ -8,7 +8,7 @@ use super::{Architecture, Hf, block};
 use crate::error::Result;
 use crate::network::Network;
 
-const DEFAULTS: &str = r#"{"rms_norm_eps": 1e-5, "rope_theta": 1e6}"#;
+const DEFAULTS: &str = r#"{"rms_norm_eps": 1e-5, "rope_theta": 1e4}"#;
 
 pub(super) static MISTRAL3: Architecture = Architecture {
     gguf: &["mistral3"],
@@ -20,6 +20,7 @@ pub(super) static MISTRAL3: Architecture = Architecture {
 
 const ROPE: Rules = Rules {
     temperature: true,
+    required: true,
     ..block::PERMUTED
 };
 

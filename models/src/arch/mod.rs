@@ -135,6 +135,8 @@ struct Hf {
     defaults: &'static str,
     /// Fields as other architectures call them, and as this one does.
     spellings: &'static [(&'static str, &'static str)],
+    /// Fields of this architecture, and other names that they have in some of its files.
+    alternatives: &'static [(&'static str, &'static str)],
 }
 
 impl Hf {
@@ -145,12 +147,24 @@ impl Hf {
             inside: &[],
             defaults,
             spellings: &[],
+            alternatives: &[],
         }
     }
 
     /// With its own names of fields.
     const fn with_spellings(self, spellings: &'static [(&'static str, &'static str)]) -> Self {
         Self { spellings, ..self }
+    }
+
+    /// With fields that have another name in some files.
+    const fn with_alternatives(
+        self,
+        alternatives: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        Self {
+            alternatives,
+            ..self
+        }
     }
 
     const fn with_class(self, class: &'static str) -> Self {
@@ -256,6 +270,7 @@ pub(crate) fn of_hf(folder: &Path, config: Fields) -> Result<Description> {
         true => Format::HfParts,
         false => Format::Hf,
     };
+    let fields = fields.with_alternatives(hf.alternatives)?;
     let fields = fields.with_defaults(defaults(hf));
     let fields = fields.with_spellings(hf.spellings);
     let metadata = Metadata::new(File::Hf(folder), hf.model_type, fields, outer);

@@ -31,8 +31,9 @@ const fn remedied(name: &'static str, values: &'static [f64], remedy: &'static s
 }
 
 /// GGUF keys, without the architecture's prefix.
-pub(super) static GGUF: [Neutral; 30] = [
+pub(super) static GGUF: [Neutral; 31] = [
     remedied("expert_count", &[0.0], EXPERTS),
+    key("expert_group_count", &[0.0, 1.0]),
     key("attention.causal", &[1.0]),
     key("attention.clamp_kqv", &[0.0]),
     key("attention.max_alibi_bias", &[0.0]),

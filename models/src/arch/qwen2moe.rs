@@ -33,8 +33,8 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     let mut network = block::network(m, block::HALVES, block::activation_or_silu(m)?)?;
     let bias = m.is_gguf() || m.fields().optional_bool("qkv_bias")?.unwrap_or(true);
     block::bias_qkv(&mut network, bias);
-    let first = block::max_window_layers(m)?;
-    block::switched_window(m, &mut network, |l| l as u64 >= first)?;
+    refuse_unnamed_windows(m, network.n_layers())?;
+    block::switched_window(m, &mut network, |_| true)?;
     let dense = experts::dense_layers(m, network.n_layers())?;
     let router = experts::router(m, experts::SOFTMAX)?;
     let d_ff = network.ffn(0).d_ff;
@@ -50,4 +50,17 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     }
     experts::share(&mut network, shared, true);
     Ok(network)
+}
+
+/// Unless `layer_types` names them, transformers 4 gives all layers the window, and 5 every second one of the first.
+fn refuse_unnamed_windows(m: &Metadata<'_>, n: usize) -> Result<()> {
+    let has_window = !m.is_gguf() && block::window(m)?.is_some();
+    let is_used = m.fields().optional_bool(block::USE_WINDOW)? == Some(true);
+    match has_window && is_used && m.layer_types(n)?.is_none() {
+        true => {
+            let remedy = "name the layers that have the window in layer_types";
+            Err(m.unsupported(("", block::USE_WINDOW), "true without layer_types", remedy))
+        }
+        false => Ok(()),
+    }
 }

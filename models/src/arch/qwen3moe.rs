@@ -14,7 +14,7 @@ const DEFAULTS: &str = r#"{
 pub(super) static QWEN3MOE: Architecture = Architecture {
     gguf: &["qwen3moe"],
     powerinfer: false,
-    hf: &[Hf::new("qwen3_moe", DEFAULTS)],
+    hf: &[Hf::new("qwen3_moe", DEFAULTS).with_alternatives(&[("num_experts", "num_local_experts")])],
     tensors: &[
         &MODEL, &PRE_NORMS, &ATTENTION, &QK_NORMS, &ROUTER, &EXPERTS, &FFN,
     ],
@@ -25,8 +25,23 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
     let mut network = block::network(m, block::HALVES, block::activation_or_silu(m)?)?;
     block::norm_qk(&mut network, NormSpan::Head);
     block::switched_window(m, &mut network, |_| true)?;
+    refuse_full_layers(m, &network)?;
     let dense = experts::dense_layers(m, network.n_layers())?;
     let router = experts::router(m, experts::NORMALISED_SOFTMAX)?;
     experts::replace_ffns(m, &mut network, &router, |l| dense[l])?;
     Ok(network)
+}
+
+/// transformers gives all layers the window, whatever `layer_types` says.
+fn refuse_full_layers(m: &Metadata<'_>, network: &Network) -> Result<()> {
+    let has_window = !m.is_gguf() && block::window(m)?.is_some();
+    let is_used = m.fields().optional_bool(block::USE_WINDOW)? == Some(true);
+    match network.attentions().any(|a| a.window.is_none()) && has_window && is_used {
+        true => {
+            let value = "\"full_attention\" with use_sliding_window";
+            let remedy = "all layers have the window here: say so, or remove the field";
+            Err(m.unsupported(("", "layer_types"), value, remedy))
+        }
+        false => Ok(()),
+    }
 }
