@@ -1,44 +1,14 @@
 //! Models whose layers differ in their heads, and how checkpoints say so: with a key for each kind of layer, with what
 //! single layers have different, and inside a checkpoint for several kinds of input.
 
-use std::path::{Path, PathBuf};
+mod hf_writer;
 
-use forebay_models::network::{KvOrigin, Network};
-use forebay_models::source::HfSource;
-use forebay_models::source::TensorSource;
+use forebay_models::network::KvOrigin;
+use hf_writer::changed_golden;
 use serde_json::{Map, Value, json};
-use tempfile::TempDir;
-
-fn golden(name: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    root.join("../tests/golden/tiny").join(name)
-}
-
-/// The golden model `name` with a changed `config.json`.
-fn opened(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Result<Network, String> {
-    let (from, to) = (golden(name), TempDir::new().expect("a folder"));
-    for file in [
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ] {
-        std::fs::copy(from.join(file), to.path().join(file)).expect("copied");
-    }
-    let text = std::fs::read_to_string(from.join("config.json")).expect("a file");
-    let mut config = serde_json::from_str(&text).expect("an object");
-    change(&mut config);
-    let text = serde_json::to_string(&config).expect("JSON");
-    std::fs::write(to.path().join("config.json"), text).expect("written");
-    let source = HfSource::open(to.path()).map_err(|e| e.to_string())?;
-    let name = String::new();
-    Ok(Network {
-        name,
-        ..source.network().clone()
-    })
-}
 
 fn refused(name: &str, change: impl FnOnce(&mut Map<String, Value>), parts: &[&str]) {
-    let message = opened(name, change).expect_err("it must be refused");
+    let message = changed_golden(name, change).expect_err("it must be refused");
     for part in parts {
         assert!(message.contains(part), "{part:?} is missing in: {message}");
     }
@@ -46,7 +16,7 @@ fn refused(name: &str, change: impl FnOnce(&mut Map<String, Value>), parts: &[&s
 
 #[test]
 fn kinds_of_layers_have_their_sizes() {
-    let network = opened("gemma4_bf16", |_| ()).expect("a sound folder");
+    let network = changed_golden("gemma4_bf16", |_| ()).expect("a sound folder");
     let sizes = |l| {
         let a = network.attention(l).expect("attention");
         (a.head_dim, a.n_kv_heads, a.window, a.kv)
@@ -57,7 +27,7 @@ fn kinds_of_layers_have_their_sizes() {
     assert_eq!(std::array::from_fn::<_, 7, _>(sizes), expected);
     assert!(network.token_inputs.is_none());
 
-    let network = opened("gemma4_inputs_bf16", |_| ()).expect("a sound folder");
+    let network = changed_golden("gemma4_inputs_bf16", |_| ()).expect("a sound folder");
     let origins = (0..7).map(|l| network.attention(l).expect("attention").kv);
     use KvOrigin::{Layer, Own};
     let expected = [Own, Own, Own, Own, Layer(2), Layer(2), Layer(3)];
@@ -69,7 +39,7 @@ fn kinds_of_layers_have_their_sizes() {
 
 #[test]
 fn what_single_layers_have_different_is_read() {
-    let plain = opened("gemma4_bf16", |_| ()).expect("a sound folder");
+    let plain = changed_golden("gemma4_bf16", |_| ()).expect("a sound folder");
     let by_layer = |of_full: Value| {
         move |config: &mut Map<String, Value>| {
             config.remove("global_head_dim");
@@ -79,7 +49,7 @@ fn what_single_layers_have_different_is_read() {
         }
     };
     let sizes = json!({"head_dim": 32, "num_key_value_heads": 1});
-    let network = opened("gemma4_bf16", by_layer(sizes)).expect("the same model");
+    let network = changed_golden("gemma4_bf16", by_layer(sizes)).expect("the same model");
     assert_eq!(network, plain);
     let name = "gemma4_bf16";
     let other = json!({"head_dim": 32, "num_key_value_heads": 1, "intermediate_size": 9});
@@ -93,13 +63,13 @@ fn what_single_layers_have_different_is_read() {
 
 #[test]
 fn the_text_model_inside_of_another_is_the_same() {
-    let plain = opened("gemma4_inputs_bf16", |_| ()).expect("a sound folder");
+    let plain = changed_golden("gemma4_inputs_bf16", |_| ()).expect("a sound folder");
     let inside = |config: &mut Map<String, Value>| {
         let text = std::mem::take(config);
         config.insert("model_type".into(), json!("gemma4"));
         config.insert("text_config".into(), Value::Object(text));
     };
-    let network = opened("gemma4_inputs_bf16", inside).expect("the same model");
+    let network = changed_golden("gemma4_inputs_bf16", inside).expect("the same model");
     assert_eq!(network, plain);
 }
 
@@ -120,5 +90,5 @@ fn what_is_not_computed_is_refused() {
     let rows = set("vocab_size_per_layer_input", json!(100));
     refused(name, rows, &["vocab_size_per_layer_input", "288"]);
     let pictures = set("use_bidirectional_attention", json!("vision"));
-    assert!(opened(name, pictures).is_ok());
+    assert!(changed_golden(name, pictures).is_ok());
 }

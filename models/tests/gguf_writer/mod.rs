@@ -177,7 +177,7 @@ impl GgufWriter {
     }
 }
 
-fn put_str(b: &mut Vec<u8>, s: &str) {
+pub fn put_str(b: &mut Vec<u8>, s: &str) {
     b.extend((s.len() as u64).to_le_bytes());
     b.extend(s.as_bytes());
 }
@@ -194,7 +194,7 @@ fn put_array<T>(
     items.iter().for_each(|i| put(b, i));
 }
 
-fn put_meta(b: &mut Vec<u8>, value: &Meta) {
+pub fn put_meta(b: &mut Vec<u8>, value: &Meta) {
     match value {
         Meta::U32(v) => [&4u32.to_le_bytes(), &v.to_le_bytes()]
             .iter()

@@ -235,6 +235,30 @@ fn byte_tokenizer() -> Value {
     })
 }
 
+/// The description of the golden model `name`, with `config.json` changed.
+pub fn changed_golden(
+    name: &str,
+    change: impl FnOnce(&mut Map<String, Value>),
+) -> Result<Network, String> {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tiny");
+    let folder = TempDir::new().expect("a temporary folder");
+    for entry in std::fs::read_dir(golden.join(name)).expect("a golden folder") {
+        let file = entry.expect("an entry");
+        std::fs::copy(file.path(), folder.path().join(file.file_name())).expect("a copy");
+    }
+    let path = folder.path().join("config.json");
+    let text = std::fs::read(&path).expect("a configuration");
+    let mut config: Map<String, Value> = serde_json::from_slice(&text).expect("JSON");
+    change(&mut config);
+    std::fs::write(&path, serde_json::to_vec(&config).expect("JSON")).expect("written");
+    let source = HfSource::open(folder.path()).map_err(|e| e.to_string())?;
+    let name = String::new();
+    Ok(Network {
+        name,
+        ..source.network().clone()
+    })
+}
+
 /// The description of the tiny model after `change`.
 pub fn network_of(change: impl FnOnce(&mut Folder)) -> Network {
     let mut folder = tiny();

@@ -102,12 +102,13 @@ fn of_layer_type(m: &Metadata<'_>, layer_type: Option<&str>) -> Result<Option<Fi
 /// transformers reads only the parameters of layer types where an architecture has those.
 fn refuse_unread(m: &Metadata<'_>, p: &Fields, kind: &str) -> Result<()> {
     let theta = m.fields().get(THETA).and_then(Value::as_f64);
-    let unread = p.values().find(|(name, value)| match name.as_str() {
+    let mut said = p.values().filter(|(_, value)| !value.is_null());
+    let unread = said.find(|(name, value)| match name.as_str() {
         "rope_type" | "type" => *value != "default",
         THETA => value.as_f64() != theta,
         _ => true,
     });
-    match unread.filter(|(_, value)| !value.is_null()) {
+    match unread {
         None => Ok(()),
         Some((name, value)) => {
             let remedy = format!("it is in {PARAMETERS}.{kind}");
