@@ -151,8 +151,9 @@ fn said(p: &Fields) -> BTreeMap<&str, &Value> {
         "type" => Some(("rope_type", value)),
         other => Some((other, value)),
     });
+    let is_default = |name: &str, value: &Value| name == "rope_type" && *value == "default";
     named
-        .filter(|(name, value)| !value.is_null() && !(*name == "rope_type" && *value == "default"))
+        .filter(|&(name, value)| !value.is_null() && !is_default(name, value))
         .collect()
 }
 
