@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::network::Network;
 use crate::tensor::LayerTensor as T;
 
-const DEFAULTS: &str = r#"{"rms_norm_eps": 1e-6}"#;
+const DEFAULTS: &str = r#"{"rms_norm_eps": 1e-6, "rope_theta": 1e4}"#;
 
 pub(super) static BAICHUAN: Architecture = Architecture {
     gguf: &["baichuan"],

@@ -8,8 +8,9 @@ use super::{Architecture, Hf, block};
 use crate::error::Result;
 use crate::network::{Network, NormSpan};
 
+/// Without a base: the versions of transformers assume different ones.
 const DEFAULTS: &str = r#"{
-    "layer_norm_eps": 1e-5, "rope_theta": 5e5, "logit_scale": 0.0625, "tie_word_embeddings": true
+    "layer_norm_eps": 1e-5, "logit_scale": 0.0625, "tie_word_embeddings": true
 }"#;
 const WINDOWED: &str = r#"{
     "layer_norm_eps": 1e-5, "rope_theta": 1e4, "logit_scale": 0.0625, "tie_word_embeddings": true,

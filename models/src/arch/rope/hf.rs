@@ -28,7 +28,7 @@ pub(super) fn rotation(
     }
     // Always read: files of transformers 4 have it beside the others.
     let beside = m.optional_positive("", THETA)?;
-    read(m, head_dim, rules, p.as_ref(), beside.unwrap_or(10_000.0))
+    read(m, head_dim, rules, p.as_ref(), beside)
 }
 
 /// The rotation of layers with a sliding window, whose base is `theta` unless their own parameters have one.
@@ -36,7 +36,7 @@ pub(super) fn sliding(m: &Metadata<'_>, head_dim: usize, rules: Rules, theta: f3
     let by_type = m.fields().optional_object(PARAMETERS)?;
     let own = by_type.map_or(Ok(None), |p| p.optional_object("sliding_attention"))?;
     match own {
-        Some(p) => read(m, head_dim, rules, Some(&p), theta),
+        Some(p) => read(m, head_dim, rules, Some(&p), Some(theta)),
         None => Ok(Rope::plain(theta, head_dim, rules.checkpoints)),
     }
 }
@@ -47,10 +47,10 @@ fn read(
     head_dim: usize,
     rules: Rules,
     p: Option<&Fields>,
-    theta: f32,
+    theta: Option<f32>,
 ) -> Result<Rope> {
     let inside = p.map_or(Ok(None), |p| p.optional_positive(THETA))?;
-    let theta = inside.unwrap_or(theta);
+    let theta = inside.or(theta).ok_or_else(|| m.missing("", THETA))?;
     if let Some(p) = p.filter(|_| !rules.temperature)
         && let Some(beta) = p.optional_f32(TEMPERATURE)?.filter(|&beta| beta != 0.0)
     {
