@@ -161,7 +161,12 @@ fn check_figures(statistics: &Value) {
 fn an_interrupted_run_still_writes_its_statistics() {
     let file = support::TemporaryFile::new("interrupted.json");
     for _ in 0..20 {
-        let mut command = support::program();
+        // Jobs in the background of a script are started to ignore the signal.
+        let mut command = Command::new("env");
+        command
+            .arg("--default-signal=INT")
+            .env("FOREBAY_CACHE", support::scratch());
+        let command = command.arg(support::program().get_program());
         let command = command.args(["run", "--greedy", "--ignore-eog", "-t", "1", "-c", "512"]);
         let command = command.args(["-p", PROMPT, "--stats"]).arg(&file.0);
         let mut child = command
