@@ -40,13 +40,21 @@ impl Mount {
         &self.0
     }
 
-    /// Gives it another size.
+    /// Gives it another size: at once, or when what was removed is free; see [`Self::remove`].
     pub fn resize(&self, size: &str) {
-        let mut mount = Command::new("mount");
-        mount
-            .args(["-o", &format!("remount,size={size}")])
-            .arg(&self.0);
-        assert!(mount.status().is_ok_and(|s| s.success()), "{mount:?}");
+        let start = Instant::now();
+        loop {
+            let mut mount = Command::new("mount");
+            mount
+                .args(["-o", &format!("remount,size={size}")])
+                .arg(&self.0);
+            let output = mount.output().expect("mount runs");
+            if output.status.success() {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{mount:?}: {output:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Takes all the room that is left but `spare` bytes with a file `name`.
