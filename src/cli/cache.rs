@@ -150,8 +150,7 @@ impl Remove {
         let (folder, models) = self.folder.models()?;
         if self.all {
             // The source of what somebody named may be gone on purpose (`pack --consume`).
-            let ours = |model: &&CachedModel| cache_dir::is_packed_path(&model.path);
-            let (all, named): (Vec<_>, Vec<_>) = models.iter().partition(ours);
+            let (all, named): (Vec<_>, Vec<_>) = models.iter().partition(is_ours);
             for model in &named {
                 let name = name(model);
                 say(format_args!(
@@ -199,8 +198,7 @@ impl Prune {
     fn chosen<'a>(&self, models: &'a [CachedModel]) -> Vec<&'a CachedModel> {
         let (mut kept, mut is_full, mut chosen) = (0, false, Vec::new());
         let unused_for = self.unused_for.map(|days| DAY * days);
-        let ours = |model: &&CachedModel| cache_dir::is_packed_path(&model.path);
-        for model in models.iter().filter(ours) {
+        for model in models.iter().filter(is_ours) {
             let stale = model.state != State::Current;
             let unused = unused_for.is_some_and(|limit| since(model.used) >= limit);
             if stale || unused {
@@ -240,6 +238,11 @@ fn remove_all(models: &[&CachedModel], dry_run: bool) -> anyhow::Result<()> {
 /// Whether there is such a folder; one that cannot be looked for is for others to complain about.
 fn is_made(folder: &Path) -> bool {
     folder.try_exists().unwrap_or(true)
+}
+
+/// Whether the program chose its name.
+fn is_ours(model: &&CachedModel) -> bool {
+    cache_dir::is_packed_path(&model.path)
 }
 
 fn counted(n: usize) -> String {

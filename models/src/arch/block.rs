@@ -244,6 +244,13 @@ pub(super) const USE_WINDOW: &str = "use_sliding_window";
 /// A layer with a window, in `layer_types`.
 const SLIDING: &str = "sliding_attention";
 
+/// Whether a checkpoint has a sliding window, and switches it on.
+pub(super) fn is_window_used(m: &Metadata<'_>) -> Result<bool> {
+    let has_window = window(m)?.is_some();
+    let is_on = m.fields().optional_bool(USE_WINDOW)? == Some(true);
+    Ok(!m.is_gguf() && has_window && is_on)
+}
+
 /// Sliding windows as transformers switches them on for many models: `use_sliding_window`, and then the layers that
 /// `layer_types` names, or `otherwise`. GGUF files have one for all layers.
 pub(super) fn switched_window(
@@ -259,7 +266,7 @@ pub(super) fn switched_window(
     }
     let types = m.layer_types(n)?;
     let named = types.iter().flatten().any(|&kind| kind == SLIDING);
-    if m.fields().optional_bool(USE_WINDOW)? != Some(true) {
+    if !is_window_used(m)? {
         // With the one, some kernels of transformers have a window; with the other, others do not.
         if named && window.is_some() {
             let value = format!("{SLIDING:?} without {USE_WINDOW}");

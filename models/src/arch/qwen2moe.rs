@@ -54,9 +54,7 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
 
 /// Unless `layer_types` names them, transformers 4 gives all layers the window, and 5 every second one of the first.
 fn refuse_unnamed_windows(m: &Metadata<'_>, n: usize) -> Result<()> {
-    let has_window = !m.is_gguf() && block::window(m)?.is_some();
-    let is_used = m.fields().optional_bool(block::USE_WINDOW)? == Some(true);
-    match has_window && is_used && m.layer_types(n)?.is_none() {
+    match block::is_window_used(m)? && m.layer_types(n)?.is_none() {
         true => {
             let remedy = "name the layers that have the window in layer_types";
             Err(m.unsupported(("", block::USE_WINDOW), "true without layer_types", remedy))

@@ -34,9 +34,8 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
 
 /// transformers gives all layers the window, whatever `layer_types` says.
 fn refuse_full_layers(m: &Metadata<'_>, network: &Network) -> Result<()> {
-    let has_window = !m.is_gguf() && block::window(m)?.is_some();
-    let is_used = m.fields().optional_bool(block::USE_WINDOW)? == Some(true);
-    match network.attentions().any(|a| a.window.is_none()) && has_window && is_used {
+    let has_full = network.attentions().any(|a| a.window.is_none());
+    match has_full && block::is_window_used(m)? {
         true => {
             let value = "\"full_attention\" with use_sliding_window";
             let remedy = "all layers have the window here: say so, or remove the field";

@@ -1,5 +1,7 @@
 //! Bytes of the header and of the cluster directory.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use twox_hash::XxHash3_64;
@@ -110,6 +112,13 @@ impl DirectoryEntry {
     #[inline]
     pub fn layer(&self) -> Option<usize> {
         self.content.layer()
+    }
+
+    /// Reads the cluster; false if that is not what was written.
+    pub(super) fn read(&self, file: &File, out: &mut Vec<u8>) -> std::io::Result<bool> {
+        out.resize(self.len as usize, 0);
+        file.read_exact_at(out, self.offset)?;
+        Ok(checksum(out) == self.sum)
     }
 
     fn encode(&self, out: &mut Vec<u8>) {

@@ -15,7 +15,8 @@ pub struct PackOptions {
     /// Stores FFNs neuron by neuron even where Down is quantised along the neurons: its columns are then
     /// quantised again, as [`COLUMN_FORMAT`], which changes the model a little.
     pub neurons: bool,
-    /// By which errors are weighed where `quant` is searched for; see [`Weighing`](super::Weighing) for what it leaves out.
+    /// By which errors are weighed where `quant` is searched for; see [`Weighing`](super::Weighing) for what it leaves
+    /// out.
     pub importance: Option<Arc<Importance>>,
 }
 

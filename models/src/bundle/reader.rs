@@ -173,14 +173,10 @@ impl Bundle {
     /// # Errors
     /// A failed read, or bytes that do not match the checksum.
     pub fn read_cluster(&self, entry: &DirectoryEntry, out: &mut Vec<u8>) -> Result<()> {
-        out.resize(entry.len as usize, 0);
-        self.file
-            .read_exact_at(out, entry.offset)
-            .map_err(|e| ModelError::io(&self.path, "read a cluster", e))?;
-        if checksum(out) == entry.sum {
-            Ok(())
-        } else {
-            Err(self.corrupt(entry))
+        let read = entry.read(&self.file, out);
+        match read.map_err(|e| ModelError::io(&self.path, "read a cluster", e))? {
+            true => Ok(()),
+            false => Err(self.corrupt(entry)),
         }
     }
 

@@ -99,10 +99,10 @@ impl BundleWriter {
         let path = self.partial.path();
         let mut bytes = Vec::new();
         for entry in &self.entries {
-            bytes.resize(entry.len as usize, 0);
-            let read = self.partial.file().read_exact_at(&mut bytes, entry.offset);
-            read.map_err(|e| ModelError::io(path, "read the unfinished packed model", e))?;
-            if checksum(&bytes) != entry.sum {
+            let read = entry.read(self.partial.file(), &mut bytes);
+            let is_sound =
+                read.map_err(|e| ModelError::io(path, "read the unfinished packed model", e))?;
+            if !is_sound {
                 return Err(ModelError::Format {
                     path: path.to_path_buf(),
                     field: format!("{:?} at offset {}", entry.content, entry.offset),

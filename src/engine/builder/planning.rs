@@ -175,7 +175,13 @@ impl EngineBuilder {
     /// The packed model, packed now if its header allows what was asked for.
     pub(super) fn open(&mut self) -> Result<Bundle, Error> {
         let model = self.model_path()?;
-        self.follow_sparsity()?;
+        // A plan's neurons are computed, unless others were chosen.
+        let given = match &self.planning {
+            Planning::File(path) => Some((path.clone(), Plan::read(path)?)),
+            Planning::Automatic | Planning::Off => None,
+        };
+        let planned = given.as_ref().map(|(_, plan)| plan.choices.sparsity);
+        self.sparsity = self.sparsity.or(planned);
         self.choose_layout();
         let mut report = std::mem::replace(&mut self.report, Box::new(|_| {}));
         let fits = |source: &dyn TensorSource| self.check_source(source);
@@ -183,20 +189,12 @@ impl EngineBuilder {
         let opened = packed::open_if(&model, cache, &self.pack, &fits, &mut report);
         self.report = report;
         let mut bundle = opened?;
-        if let Planning::File(path) = &self.planning {
+        if let Some((path, plan)) = &given {
             // First: choices for another model may not suit this one.
-            Plan::read(path)?.fits(path, &planned_model(&bundle, self.name()))?;
+            plan.fits(path, &planned_model(&bundle, self.name()))?;
         }
         self.use_fewer_experts(&mut bundle.meta.network)?;
         Ok(bundle)
-    }
-
-    /// Computes the neurons that a given plan says, unless they were chosen.
-    fn follow_sparsity(&mut self) -> Result<(), Error> {
-        if let (Planning::File(path), None) = (&self.planning, self.sparsity) {
-            self.sparsity = Some(Plan::read(path)?.choices.sparsity);
-        }
-        Ok(())
     }
 
     /// Thresholds skip single neurons, so neurons have to be stored one by one.
