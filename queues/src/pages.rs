@@ -41,6 +41,15 @@ pub(crate) fn give_back_shared<T: Shared>(cells: &[T]) {
     let _ = unsafe { release(cells.as_ptr().cast_mut().cast(), size_of_val(cells)) };
 }
 
+/// Gives the system what this process has freed, as far as the allocator can. Until then it counts as the process's.
+pub fn give_back_freed() {
+    // SAFETY: it takes free memory only, and locks the allocator as an allocation does.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Gives back the whole pages among the `len` bytes from `start` on, and returns their bytes.
 ///
 /// # Safety
@@ -79,6 +88,23 @@ mod tests {
         assert!(values.iter().filter(|&&v| v == 0).count() >= 8 * page() / size_of::<u32>());
         values.fill(9);
         assert!(values.iter().all(|&v| v == 9));
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn what_was_freed_is_no_longer_the_process() {
+        let resident = || {
+            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+            statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * page()
+        };
+        // The last block keeps the allocator from giving the others back by itself.
+        let mut blocks: Vec<Vec<u8>> = (0..64 << 10).map(|_| vec![1; 1 << 10]).collect();
+        let last = blocks.pop();
+        drop(blocks);
+        let before = resident();
+        give_back_freed();
+        assert!(resident() + (32 << 20) < before, "{before}");
+        drop(last);
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl Synth {
     fn print_activity(&self) -> anyhow::Result<()> {
         let ctx = TEXT.min(self.measure);
         let make = || Ok(self.builder(ctx));
-        let vocabulary = make()?.build()?.network().vocab_size;
+        let vocabulary = make()?.read_model()?.network.vocab_size;
         let tokens = random_tokens(self.measure, 0, vocabulary);
         let layers = measure_activity(&make, &tokens, ctx)?;
         let mean = Activity::mean(&layers);

@@ -68,10 +68,7 @@ pub fn calibrate_gates(
     // Thresholds run neuron by neuron, so the model is measured in that form, and packed for it if
     // necessary.
     let by_neuron = || Ok::<_, Error>(make()?.sparsity(Sparsity::Dense).by_neuron());
-    let sizes = {
-        let engine = by_neuron()?.build()?;
-        GateSizes::new(engine.network())
-    };
+    let sizes = GateSizes::new(&by_neuron()?.read_model()?.network);
     let engine = by_neuron()?.observer(sizes.clone()).build()?;
     let share = if kept > 0 { 0.4 } else { 1.0 };
     feed(&engine, text, ctx, |base| {

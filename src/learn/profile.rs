@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::routes::RouteWatch;
 use super::texts::{Make, feed, whole_texts};
-use crate::engine::Engine;
+use crate::engine::{Engine, ModelDescription};
 use crate::error::Error;
 use crate::profiles::{ExpertProfile, ExpertWants, MissPoint, Profile, Routes, Wants, of_token};
 use crate::request::Request;
@@ -138,12 +138,13 @@ pub fn profile(
         ProfileText::Given { tokens, ctx } => (whole_texts(tokens.len(), ctx)?, ctx),
         ProfileText::Generated(n) => (n, n),
     };
-    let (network, plan, bundle) = {
-        let engine = make()?.build()?;
-        let bundle = Bundle::open(engine.bundle_path())?;
-        (engine.network().clone(), engine.plan().clone(), bundle)
-    };
-    let sparsity = plan.sparsity;
+    let ModelDescription {
+        bundle,
+        network,
+        sparsity,
+        ..
+    } = make()?.read_model()?;
+    let bundle = Bundle::open(&bundle)?;
     let has_experts = (0..network.n_layers()).any(|l| network.experts(l).is_some());
     // Where neurons are skipped one by one; inside experts, clusters are read as a whole.
     let geometry = bundle.meta.ffns.iter().flatten().next().copied();
@@ -160,6 +161,7 @@ pub fn profile(
         })?,
         ProfileText::Generated(n) => write(&engine, n, &mut |share| progress(share * 0.8))?,
     }
+    let threads = engine.plan().threads;
     drop(engine);
     let mut profile = match geometry {
         Some(geometry) => of_neurons(&watch, geometry, policy),
@@ -169,7 +171,7 @@ pub fn profile(
     if has_experts {
         let routes = watch.routes.take();
         let later = &mut |share| progress(0.9 + 0.1 * share);
-        let mut experts = of_experts(&bundle, &routes, (plan.threads, policy), later);
+        let mut experts = of_experts(&bundle, &routes, (threads, policy), later);
         let [all, alive] = watch
             .of_experts
             .each_ref()

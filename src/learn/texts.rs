@@ -69,7 +69,7 @@ pub fn measure_activity(
 ) -> Result<Vec<Activity>, Error> {
     let n = whole_texts(tokens.len(), ctx)?;
     let gathered = |sparsity: Sparsity| {
-        let network = make()?.sparsity(sparsity).build()?.network().clone();
+        let network = make()?.sparsity(sparsity).read_model()?.network;
         let gather = Gather::new(&network, 0..network.n_layers(), n, false);
         let engine = make()?
             .sparsity(sparsity)

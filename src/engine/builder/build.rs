@@ -32,6 +32,8 @@ pub struct ModelDescription {
     pub network: Network,
     /// How texts become tokens.
     pub tokenizer: Tokenizer,
+    /// Which neurons are computed.
+    pub sparsity: Sparsity,
 }
 
 impl EngineBuilder {
@@ -68,6 +70,7 @@ impl EngineBuilder {
             bundle: described.bundle.path().to_path_buf(),
             network: described.network,
             tokenizer: described.texts.0,
+            sparsity: described.sparsity,
         })
     }
 

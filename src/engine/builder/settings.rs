@@ -19,6 +19,7 @@ use forebay_plans::preload::MOST_DRAFTED;
 use forebay_plans::process::rss_now;
 use forebay_plans::residency::{Loading, STREAM_WINDOW, Sparsity};
 use forebay_plans::topology::Topology;
+use forebay_queues::pages::give_back_freed;
 use forebay_stages::frame::Observer;
 use forebay_stages::kernels::{Isa, KernelTable};
 use forebay_stages::rule::Rule;
@@ -444,6 +445,7 @@ impl EngineBuilder {
         let limits = MemoryLimits::read()?;
         let available = limits.effective_available();
         let device = device.map(|device| device.request);
+        give_back_freed();
         let process = rss_now()?.saturating_sub(device.map_or(0, |device| device.runtime));
         let default = process + (available as f64 * DEFAULT_SHARE) as u64;
         // Pages of the program may be counted for others than this control group.
