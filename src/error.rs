@@ -90,7 +90,11 @@ pub enum Error {
     EmptyPrompt,
     /// A text and one token more do not fit.
     #[error(
-        "the text has at least {tokens} tokens but the context holds {context}{}",
+        "the text has at least {tokens} tokens but the context holds {context}{}{}",
+        match context == trained {
+            true => ", for which the model was trained",
+            false => "",
+        },
         match tokens == context {
             true => ", and one more has to fit",
             false => "",
@@ -101,6 +105,8 @@ pub enum Error {
         tokens: usize,
         /// Positions of the KV cache.
         context: usize,
+        /// The most positions that it can have.
+        trained: usize,
     },
     /// A multiple-choice question that does not fit.
     #[error(
@@ -123,10 +129,15 @@ pub enum Error {
         trained: usize,
     },
     /// A token for which the model has no embedding.
-    #[error("token {token} is outside the vocabulary of {vocabulary}")]
+    #[error(
+        "token {token}{} is outside the vocabulary of {vocabulary}",
+        named(text)
+    )]
     TokenOutsideVocabulary {
         /// Its id.
         token: u32,
+        /// What it stands for, if the tokenizer knows it.
+        text: String,
         /// Number of tokens in the vocabulary.
         vocabulary: usize,
     },
@@ -230,6 +241,14 @@ pub enum Error {
     /// The engine has been shut down.
     #[error("the engine has stopped; build a new one")]
     Stopped,
+}
+
+/// What a token stands for, behind its number.
+fn named(text: &str) -> String {
+    match text {
+        "" => String::new(),
+        text => format!(" ({})", Shown::name(text)),
+    }
 }
 
 fn names(isas: &[Isa]) -> String {

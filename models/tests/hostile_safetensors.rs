@@ -241,12 +241,13 @@ fn an_index_stays_inside_its_folder() {
         ),
         (
             r#"{"weight_map": {"a": "absent.safetensors"}}"#,
-            "absent.safetensors: cannot open",
+            "weight_map.a: absent.safetensors is missing; download it",
         ),
         (
             r#"{"weight_map": {"a": "model-00001-of-00002.safetensors"}}"#,
             "weight_map.a: the tensor is not in",
         ),
+        (r#"{"weight_map": {}}"#, "weight_map: it names no file"),
         ("[", "EOF while parsing"),
         ("7", "integer `7`, expected"),
     ] {
@@ -255,6 +256,19 @@ fn an_index_stays_inside_its_folder() {
         let message = error_of(folder.path());
         assert!(message.contains(part), "{part:?} is missing in: {message}");
     }
+}
+
+#[test]
+fn files_without_an_index_ask_for_it() {
+    let mut folder = tiny();
+    folder.shards = 2;
+    let folder = folder.write();
+    std::fs::remove_file(folder.path().join("model.safetensors.index.json")).unwrap();
+    let message = error_of(folder.path());
+    assert!(
+        message.contains("download model.safetensors.index.json as well"),
+        "{message}"
+    );
 }
 
 /// Those of mixtures of experts name some ten thousand matrices.

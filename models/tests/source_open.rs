@@ -76,6 +76,44 @@ fn parts_that_do_not_belong_together_are_named() {
     std::fs::remove_file(&second).unwrap();
     let missing = source::open(&path).err().unwrap().to_string();
     assert!(missing.contains("00002-of-00002.gguf"), "{missing}");
+    let missing = SourceIdentity::of(&path).err().unwrap().to_string();
+    assert!(
+        missing.contains("00002-of-00002.gguf") && missing.contains("download it"),
+        "{missing}"
+    );
+}
+
+/// Found by a test that left tensors out: without its head, a model ran with its embedding instead.
+#[test]
+fn all_tensors_of_all_parts_have_to_be_there() {
+    let said = |tensors: usize, change: fn(&mut [GgufWriter; 2])| {
+        let (folder, path) = in_two(|both| {
+            both[0].set("split.tensors.count", tensors as u32);
+            change(both);
+        });
+        let opened = source::open(&path).map(drop).map_err(|e| e.to_string());
+        drop(folder);
+        opened
+    };
+    let n = Model::default().writer().tensors.len();
+    assert_eq!(said(n, |_| ()), Ok(()));
+    for (tensors, change) in [
+        (n + 1, (|_| ()) as fn(&mut [GgufWriter; 2])),
+        (n, |[_, second]| {
+            second.tensors.pop();
+        }),
+    ] {
+        let message = said(tensors, change).unwrap_err();
+        assert!(
+            message.contains("00001-of-00002.gguf: split.tensors.count"),
+            "{message}"
+        );
+    }
+    let (_folder, path) = in_two(|[first, _]| {
+        first.set("split.count", 3);
+    });
+    let message = source::open(&path).map(drop).unwrap_err().to_string();
+    assert!(message.contains("number 0 of 3"), "{message}");
 }
 
 #[test]

@@ -56,7 +56,11 @@ fn of_engine(error: &Error) -> Option<String> {
         Error::ControlTokenInText { .. } => {
             "remove names of control tokens such as <|im_end|> from the text, or give another --chat-template"
         }
+        Error::TokenOutsideVocabulary { .. } => "the model cannot read it: remove it from the text",
         Error::EmptyPrompt => "give some text with -p TEXT, -f FILE or on standard input",
+        Error::ContextTooSmall {
+            context, trained, ..
+        } if context == trained => "give a shorter one",
         Error::ContextTooSmall { .. } => "give a larger --ctx or a shorter prompt",
         Error::Device {
             fault: DeviceFault::NotBuilt { .. },
@@ -132,11 +136,21 @@ mod tests {
         let error = Error::ContextTooSmall {
             tokens: 9,
             context: 8,
+            trained: 64,
         };
         let error = Err::<(), _>(error).context("cannot run pp9").unwrap_err();
         assert_eq!(
             message_of(&error),
             "cannot run pp9: the text has at least 9 tokens but the context holds 8; give a larger --ctx or a shorter prompt"
+        );
+        let error = anyhow::Error::from(Error::ContextTooSmall {
+            tokens: 64,
+            context: 64,
+            trained: 64,
+        });
+        assert_eq!(
+            message_of(&error),
+            "the text has at least 64 tokens but the context holds 64, for which the model was trained, and one more has to fit; give a shorter one"
         );
         let error = anyhow::Error::from(Error::from(PlanError::NoThreads));
         assert!(message_of(&error).ends_with("omit --threads for all big cores"));

@@ -51,7 +51,7 @@ impl Session {
             .to_vec();
         let tokens = ids.len().saturating_add(request.room);
         if tokens > context {
-            return Err(Error::ContextTooSmall { tokens, context });
+            return Err(facts.too_long(tokens));
         }
 
         let mut generation = Request::tokens(ids)
@@ -96,10 +96,7 @@ impl Facts {
         let said = messages.iter().map(|m| &m.content);
         let bytes: usize = said.chain(thought).map(String::len).sum();
         match bytes > longest_conversation(context) {
-            true => Err(Error::ContextTooSmall {
-                tokens: context + 1,
-                context,
-            }),
+            true => Err(self.too_long(context + 1)),
             false => Ok(()),
         }
     }

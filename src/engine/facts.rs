@@ -55,19 +55,30 @@ pub(crate) struct Facts {
 impl Facts {
     /// Checks that a text of `used` tokens leaves room for one more.
     pub fn check_room(&self, used: usize) -> Result<(), Error> {
-        let context = self.plan.context;
-        if used < context {
-            return Ok(());
+        match used < self.plan.context {
+            true => Ok(()),
+            false => Err(self.too_long(used)),
         }
-        let tokens = used;
-        Err(Error::ContextTooSmall { tokens, context })
+    }
+
+    /// The error that a text of `tokens` tokens does not fit.
+    pub fn too_long(&self, tokens: usize) -> Error {
+        Error::ContextTooSmall {
+            tokens,
+            context: self.plan.context,
+            trained: self.network.context_length,
+        }
     }
 
     /// Checks ids from callers: each must have an embedding.
     pub fn check_tokens(&self, ids: &[u32]) -> Result<(), Error> {
         let vocabulary = self.network.vocab_size;
         match ids.iter().find(|&&id| id as usize >= vocabulary) {
-            Some(&token) => Err(Error::TokenOutsideVocabulary { token, vocabulary }),
+            Some(&token) => Err(Error::TokenOutsideVocabulary {
+                token,
+                text: self.tokenizer.decode(&[token], false),
+                vocabulary,
+            }),
             None => Ok(()),
         }
     }

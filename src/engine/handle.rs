@@ -208,7 +208,7 @@ impl Engine {
             return Err(Error::EmptyPrompt);
         }
         if n > context {
-            return Err(Error::ContextTooSmall { tokens: n, context });
+            return Err(self.facts.too_long(n));
         }
         if first >= n {
             let problem = format!("position {first} is beyond the {n} tokens; give a smaller one");

@@ -98,7 +98,9 @@ pub fn choose(
 /// The error with the question's number.
 fn of_question(question: usize, error: Error) -> Error {
     match error {
-        Error::ContextTooSmall { tokens, context } => Error::QuestionTooLong {
+        Error::ContextTooSmall {
+            tokens, context, ..
+        } => Error::QuestionTooLong {
             question,
             tokens,
             context,

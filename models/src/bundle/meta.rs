@@ -1,5 +1,6 @@
 //! The metadata section: the network, formats and where the file came from (JSON).
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -99,15 +100,19 @@ impl SourceIdentity {
             });
         }
         // Names are those of the path as given: where downloads are cached, they are links to files without any.
-        let find = |file: PathBuf| {
-            let found = file.canonicalize();
-            found.map_err(|e| ModelError::io(&file, "find the model", e))
+        let names = gguf::files(path);
+        let n = names.len();
+        let find = |file: PathBuf| match file.canonicalize() {
+            Err(e) if n > 1 && e.kind() == ErrorKind::NotFound => Err(ModelError::Format {
+                path: file,
+                field: "(whole file)".into(),
+                problem: format!("one of the model's {n} files is missing"),
+                remedy: "download it into the folder of the first".into(),
+            }),
+            found => found.map_err(|e| ModelError::io(&file, "find the model", e)),
         };
-        let mut files: Vec<PathBuf> = gguf::files(path)
-            .into_iter()
-            .map(find)
-            .collect::<Result<_>>()?;
-        let known = match (files.len(), path.file_name()) {
+        let mut files: Vec<PathBuf> = names.into_iter().map(find).collect::<Result<_>>()?;
+        let known = match (n, path.file_name()) {
             (2.., Some(name)) => find(folder_of(path).into())?.join(name),
             _ => canonical.clone(),
         };

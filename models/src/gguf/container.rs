@@ -122,6 +122,9 @@ impl Gguf {
             gguf.is_whole &= part.is_whole;
         }
         gguf.refuse_repeated()?;
+        if n > 1 {
+            parts::check_tensors(path, &gguf.metadata, gguf.tensors.len())?;
+        }
         Ok(gguf)
     }
 

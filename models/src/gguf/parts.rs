@@ -30,13 +30,12 @@ fn first_of(path: &Path) -> Option<(&str, usize)> {
 /// The other files of the model whose first one, at `path`, has this metadata.
 ///
 /// # Errors
-/// A file that is not the first of several, or has another name.
+/// A file that is not the first of several, or has another name, and one that says another number than its name.
 pub(super) fn others(path: &Path, metadata: &Metadata) -> Result<Vec<PathBuf>> {
-    let n = metadata.u64(COUNT).filter(|&n| n > 1);
     let mut all = files(path);
-    match n {
+    match metadata.u64(COUNT).filter(|&n| n > 1) {
+        _ if all.len() > 1 => check(path, metadata, 0, all.len()).map(|()| all.split_off(1)),
         None => Ok(Vec::new()),
-        Some(n) if n == all.len() as u64 && metadata.u64(NUMBER) == Some(0) => Ok(all.split_off(1)),
         Some(n) => Err(ModelError::Format {
             path: path.into(),
             field: COUNT.into(),
@@ -51,16 +50,40 @@ pub(super) fn others(path: &Path, metadata: &Metadata) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// It is another one.
 pub(super) fn check(path: &Path, metadata: &Metadata, i: usize, n: usize) -> Result<()> {
-    let says = (metadata.u64(NUMBER), metadata.u64(COUNT));
-    if says == (Some(i as u64), Some(n as u64)) {
+    let says = [NUMBER, COUNT].map(|key| metadata.u64(key));
+    if says == [i, n].map(|number| Some(number as u64)) {
         return Ok(());
     }
-    let problem = format!("it is not number {i} of {n}, counted from 0, as its name says");
-    Err(ModelError::damaged(path, NUMBER, problem))
+    let [number, count] = says.map(|said| said.map_or("?".to_owned(), |said| said.to_string()));
+    Err(ModelError::Format {
+        path: path.into(),
+        field: format!("{NUMBER} and {COUNT}"),
+        problem: format!(
+            "by them the file is number {number} of {count}, counted from 0, by its name {i} of {n}"
+        ),
+        remedy: "give the files of a model their own names again, or download them again".into(),
+    })
+}
+
+/// Checks that the files of a model have as many tensors as the first one, at `path`, says.
+///
+/// # Errors
+/// They have more or fewer: one of them is another model's.
+pub(super) fn check_tensors(path: &Path, metadata: &Metadata, tensors: usize) -> Result<()> {
+    match metadata.u64(TENSORS) {
+        Some(said) if said != tensors as u64 => Err(ModelError::Format {
+            path: path.into(),
+            field: TENSORS.into(),
+            problem: format!("it says {said} tensors where the model's files have {tensors}"),
+            remedy: "one of the files is not this model's: download all of them again".into(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
+const TENSORS: &str = "split.tensors.count";
 
 #[cfg(test)]
 mod tests {

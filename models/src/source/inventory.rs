@@ -281,7 +281,10 @@ impl Inventory {
 
     /// The error for a tensor in a role that another one has.
     fn twice(&self, found: &Found, first: &str) -> ModelError {
-        let problem = format!("it has the role of {first} again");
+        let problem = match first == found.meta.name {
+            true => "it is in two files of the model".to_owned(),
+            false => format!("it has the role of {first} again"),
+        };
         self.wrong(&found.meta.name, problem)
     }
 

@@ -129,16 +129,15 @@ pub fn spec_from_hf(folder: &Path) -> Result<TokenizerSpec> {
     let names: Names = serde_json::from_str(&json)
         .map_err(|e| ModelError::damaged(&path, "(whole file)", e.to_string()))?;
     let tokenizer = Settings::read(&folder.join("tokenizer_config.json"))?;
-    let generation = read_object(&folder.join("generation_config.json"))?;
-    let config = read_object(&folder.join("config.json"))?;
-
-    let bos = names
-        .id_of_name(tokenizer.bos_token)
-        .or_else(|| ids(&generation["bos_token_id"]).next())
-        .or_else(|| ids(&config["bos_token_id"]).next());
+    let mut bos = names.id_of_name(tokenizer.bos_token);
     let mut eog: BTreeSet<u32> = names.id_of_name(tokenizer.eos_token).into_iter().collect();
-    eog.extend(ids(&generation["eos_token_id"]));
-    eog.extend(ids(&config["eos_token_id"]));
+    for file in ["generation_config.json", "config.json"] {
+        let path = folder.join(file);
+        let settings = read_object(&path)?;
+        let first = stated_ids(&path, &settings, "bos_token_id")?.next();
+        bos = bos.or(first);
+        eog.extend(stated_ids(&path, &settings, "eos_token_id")?);
+    }
     let named = names
         .added_tokens
         .iter()
@@ -176,6 +175,33 @@ fn read_object(path: &Path) -> Result<Value> {
             "not a JSON object",
         )),
         Err(e) => Err(ModelError::damaged(path, "(whole file)", e.to_string())),
+    }
+}
+
+/// The ids that `field` of `settings`, which are those of the file at `path`, has: one, a list of them, or none.
+///
+/// # Errors
+/// It has something else, which would be passed over: a model that never ends its answers.
+fn stated_ids<'a>(
+    path: &Path,
+    settings: &'a Value,
+    field: &str,
+) -> Result<impl Iterator<Item = u32> + use<'a>> {
+    let value = &settings[field];
+    let list = value
+        .as_array()
+        .map_or(std::slice::from_ref(value), Vec::as_slice);
+    match list
+        .iter()
+        .find(|id| !id.is_i64() && !id.is_u64() && !id.is_null())
+    {
+        None => Ok(ids(value)),
+        Some(other) => Err(ModelError::Format {
+            path: path.into(),
+            field: field.into(),
+            problem: format!("{other} is not the number of a token"),
+            remedy: "write a number, or a list of numbers".into(),
+        }),
     }
 }
 
@@ -254,6 +280,33 @@ mod tests {
         assert_eq!(spec.bos, Some(0));
         assert_eq!(spec.eog, [1, 4, 7, 9]);
         assert!(spec.add_bos, "the post-processor adds it");
+    }
+
+    #[test]
+    fn ends_that_are_no_ids_are_refused() {
+        for (stated, sound) in [
+            (json!(null), true),
+            (json!([9, null, -1]), true),
+            (json!("9"), false),
+            (json!(9.0), false),
+            (json!([[9]]), false),
+        ] {
+            let folder = folder(&[
+                ("tokenizer.json", tokenizer_json()),
+                ("generation_config.json", json!({"eos_token_id": stated})),
+            ]);
+            let read = spec_from_hf(folder.path()).map_err(|e| e.to_string());
+            match read {
+                Ok(_) => assert!(sound, "{stated}"),
+                Err(message) => {
+                    assert!(!sound, "{message}");
+                    assert!(
+                        message.contains("generation_config.json: eos_token_id: "),
+                        "{message}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

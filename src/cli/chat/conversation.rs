@@ -133,8 +133,12 @@ impl<'e> Conversation<'e> {
     /// The error, which names what the model is told first where that takes most of the context, and more than the last
     /// message.
     fn with_cause(&self, error: Error, messages: &[Message]) -> anyhow::Error {
-        let (Error::ContextTooSmall { context, .. }, Some(text)) =
-            (&error, &self.settings.flags.system)
+        let (
+            Error::ContextTooSmall {
+                context, trained, ..
+            },
+            Some(text),
+        ) = (&error, &self.settings.flags.system)
         else {
             return error.into();
         };
@@ -153,7 +157,11 @@ impl<'e> Conversation<'e> {
         match tokens(text) {
             first if first > context / 2 && first >= said => anyhow!(
                 "the system message has at least {first} tokens, and the context holds {context}; set a shorter one \
-                 with /system TEXT or --system TEXT, or give a larger --ctx"
+                 with /system TEXT or --system TEXT{}",
+                match context == trained {
+                    true => "",
+                    false => ", or give a larger --ctx",
+                }
             ),
             _ => error.into(),
         }

@@ -43,10 +43,7 @@ impl BenchJob {
     fn run(&self, evaluator: &mut Evaluator) -> Result<Vec<TestReport>, Error> {
         for test in &self.tests {
             if test.tokens > evaluator.context() {
-                return Err(Error::ContextTooSmall {
-                    tokens: test.tokens,
-                    context: evaluator.context(),
-                });
+                return Err(evaluator.facts.too_long(test.tokens));
             }
         }
         let mut measured: Vec<Measured> = self.tests.iter().map(|_| Measured::default()).collect();

@@ -133,8 +133,7 @@ impl ScoreJob {
     fn run(&self, evaluator: &mut Evaluator) -> Result<Perplexity, Error> {
         let (ctx, chunks, context) = (self.ctx, self.chunks, evaluator.context());
         if ctx > context {
-            let tokens = ctx;
-            return Err(Error::ContextTooSmall { tokens, context });
+            return Err(evaluator.facts.too_long(ctx));
         }
         let mut sums = Sums::default();
         for (chunk, tokens) in self.tokens.chunks_exact(ctx).take(chunks).enumerate() {

@@ -201,8 +201,8 @@ impl Part {
 pub(crate) struct Names {
     tables: &'static [&'static [Name]],
     format: Format,
-    /// Layers from this one on are not needed.
-    layers: usize,
+    /// Layers from this one on, if any, are not needed.
+    layers: Option<usize>,
     /// By number, the tensors of layers that the network does not have.
     absent: u64,
 }
@@ -212,7 +212,7 @@ impl Names {
         Self {
             tables,
             format,
-            layers: usize::MAX,
+            layers: None,
             absent: 0,
         }
     }
@@ -230,7 +230,10 @@ impl Names {
 
     /// The same for files with layers that are not needed behind the first `n`.
     pub(super) fn of_layers(self, n: usize) -> Self {
-        Self { layers: n, ..self }
+        Self {
+            layers: Some(n),
+            ..self
+        }
     }
 
     fn all(&self) -> impl Iterator<Item = &'static Name> {
@@ -320,7 +323,7 @@ impl Names {
         }
         let mut prefixes = self.layer_prefixes();
         let layer = prefixes.find_map(|prefix| split_layer(&name, prefix));
-        if layer.is_some_and(|(n, _)| n >= self.layers) {
+        if layer.zip(self.layers).is_some_and(|((n, _), end)| n >= end) {
             return Some(Part::Redundant);
         }
         let suffix = layer.map_or(name.as_ref(), |(_, suffix)| suffix);

@@ -210,7 +210,18 @@ fn open_shards(folder: &Path, index: &Path) -> Result<Vec<Shard>> {
             let problem = format!("\"{shard}\" is not the name of a file in the folder");
             return wrong(tensor, problem);
         }
+        if !folder.join(shard).exists() {
+            return Err(ModelError::Format {
+                path: index.into(),
+                field: format!("weight_map.{tensor}"),
+                problem: format!("{shard} is missing"),
+                remedy: "download it into the same folder".into(),
+            });
+        }
         names.insert(shard);
+    }
+    if names.is_empty() {
+        return Err(ModelError::damaged(index, "weight_map", "it names no file"));
     }
     let opened: Result<Vec<Shard>> = names.iter().map(|n| Shard::open(&folder.join(n))).collect();
     let shards = opened?;
@@ -237,10 +248,16 @@ fn no_checkpoint(folder: &Path) -> ModelError {
             "save the model as safetensors: save_pretrained(..., safe_serialization=True)",
         );
     }
+    let mut files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let has_shards = files.any(|f| f.path().extension().is_some_and(|e| e == "safetensors"));
+    let remedy = match has_shards {
+        true => format!("download {INDEX} as well, or rename the only file to {SINGLE}"),
+        false => "download the model's .safetensors files into this folder".into(),
+    };
     ModelError::Format {
         path: folder.into(),
         field: "checkpoint".into(),
         problem: format!("there is neither {SINGLE} nor {INDEX}"),
-        remedy: "download the model's .safetensors files into this folder".into(),
+        remedy,
     }
 }
