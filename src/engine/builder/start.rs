@@ -13,6 +13,7 @@ use forebay_actors::runtime::{Runtime, RuntimeOptions};
 use forebay_actors::shared::{Shared, predictor_rank};
 use forebay_models::bundle::{ALIGN, Bundle, load_hot_set};
 use forebay_plans::limits::{HugePages, MemoryLimits, Rlimit};
+use forebay_plans::process::rss_now;
 use forebay_plans::program::{Program, compile};
 use forebay_plans::residency::{ResidencyPlan, Sparsity};
 use forebay_plans::room_to_start::check_address_space;
@@ -92,7 +93,8 @@ impl EngineBuilder {
         let programs = self.programs(bundle, plan, threads, predicted);
         let reads_clusters = plan.stream_slots > 0 || plan.expert_cache.cells > 0;
         let ceiling = if reads_clusters || plan.neuron_cache.slots > 0 {
-            self.disk_ceiling(bundle, plan, threads)
+            let room = memory.budget.total_bytes().saturating_sub(rss_now()?);
+            self.disk_ceiling(bundle, plan, threads, room as usize)
         } else {
             DiskCeiling::default()
         };
@@ -175,13 +177,20 @@ impl EngineBuilder {
     }
 
     /// The disk's current speed for this file, into as much memory as the reads of the run use in turn. The buffers are
-    /// freed before anything else is allocated.
-    fn disk_ceiling(&self, bundle: &Bundle, plan: &ResidencyPlan, threads: usize) -> DiskCeiling {
+    /// freed before anything else is allocated, and take at most `room` bytes: a budget may have less than the usual
+    /// depth needs.
+    fn disk_ceiling(
+        &self,
+        bundle: &Bundle,
+        plan: &ResidencyPlan,
+        threads: usize,
+        room: usize,
+    ) -> DiskCeiling {
         let rate = |block_bytes: u32, depth: usize, memory: usize| {
             let load = ReadLoad {
                 block_bytes,
-                depth,
-                memory: memory.min(COLD_MEMORY),
+                depth: depth.min(room / (block_bytes as usize).max(1)).max(1),
+                memory: memory.min(COLD_MEMORY).min(room),
                 bytes: u64::MAX,
                 duration: PROBE_TIME,
                 range: 0,
