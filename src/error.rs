@@ -38,7 +38,7 @@ pub enum Error {
     },
     /// No memory within the budget gives the requested speed.
     #[error(
-        "{tokens_per_second} tokens per second would need about {}, more than the {} that are available",
+        "{tokens_per_second} tokens per second would need about {}, more than the {} that there are for it",
         format_size(*needed), format_size(*available)
     )]
     SpeedOutOfReach {
@@ -142,7 +142,7 @@ pub enum Error {
         vocabulary: usize,
     },
     /// A text that is too short to be measured or learned from.
-    #[error("the text has {tokens} tokens, fewer than one piece of {piece}")]
+    #[error("the text has {tokens} tokens, fewer than the {piece} of one piece")]
     TooFewTokens {
         /// Its tokens.
         tokens: usize,

@@ -1,9 +1,9 @@
 //! From a model's path to its packed file: packed once, cached, and packed again when the source changes.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, FileTimes, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use forebay_models::bundle::{
     Amendment, Bundle, FORMAT_VERSION, PackOptions, PackProgress, SourceIdentity, amend, checksum,
@@ -88,10 +88,13 @@ pub fn open_if(
 ) -> Result<Bundle, Error> {
     check_there(model)?;
     if is_bundle(model) {
-        return Ok(Bundle::open(model)?);
+        let bundle = Bundle::open(model)?;
+        note_use(model);
+        return Ok(bundle);
     }
     let (identity, folder, target) = place(model, cache, options)?;
     if let Some(bundle) = ready(&target, &identity) {
+        note_use(&target);
         return Ok(bundle);
     }
     let source = source::open(model)?;
@@ -172,6 +175,13 @@ fn place(
 fn ready(target: &Path, identity: &SourceIdentity) -> Option<Bundle> {
     let bundle = Bundle::open(target).ok();
     bundle.filter(|bundle| bundle.meta.source == *identity)
+}
+
+/// Notes that a packed file is used now, for `cache prune`: many systems note an access at most once a day, or never.
+fn note_use(path: &Path) {
+    let now = FileTimes::new().set_accessed(SystemTime::now());
+    // Best effort: the file may be another user's.
+    let _ = File::open(path).and_then(|file| file.set_times(now));
 }
 
 /// Keeps others, of this process or another, from writing packed models into the folder of `target` at the same time:
@@ -424,6 +434,28 @@ mod tests {
         let (first, second) = (of(&demo), of(&link));
         std::fs::remove_dir_all(&folder).expect("removable");
         assert_eq!(first, second);
+    }
+
+    /// Found by a test of `cache prune`: most systems would not note the access here.
+    #[test]
+    fn each_use_is_noted() {
+        let folder = folder("use");
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/hf");
+        let used = || {
+            let bundle = open(&demo, Some(&folder), &PackOptions::default(), &mut |_| {});
+            let file = File::open(bundle.expect("packed").path()).expect("a file");
+            (
+                file.metadata().and_then(|m| m.accessed()).expect("a time"),
+                file,
+            )
+        };
+        let (_, file) = used();
+        let hour = |n: u64| SystemTime::now() - Duration::from_secs(3600 * n);
+        let times = FileTimes::new().set_accessed(hour(2)).set_modified(hour(3));
+        file.set_times(times).expect("an own file");
+        let (accessed, _) = used();
+        std::fs::remove_dir_all(&folder).expect("removable");
+        assert!(accessed > hour(1), "{accessed:?}");
     }
 
     #[test]

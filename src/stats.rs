@@ -247,6 +247,15 @@ pub(crate) fn percentile<T: Copy + Default>(sorted: &[T], p: f64) -> T {
         .unwrap_or_default()
 }
 
+/// So many tokens, and their speed if there is one: a single token has none.
+fn at_speed(n: usize, tokens_per_second: f64) -> String {
+    let tokens = format!("{n} token{}", if n == 1 { "" } else { "s" });
+    match tokens_per_second > 0.0 {
+        true => format!("{tokens}, {tokens_per_second:.1} tok/s"),
+        false => tokens,
+    }
+}
+
 impl Statistics {
     /// Speeds and memory, in one line.
     pub fn summary(&self) -> String {
@@ -256,11 +265,9 @@ impl Statistics {
             _ => "",
         };
         format!(
-            "prompt {} tokens, {:.1} tok/s; answer {} tokens, {:.1} tok/s; memory {} of {}{end}",
-            self.prefill.tokens,
-            self.prefill.tokens_per_second,
-            self.tokens.len(),
-            self.decode.tokens_per_second,
+            "prompt {}; answer {}; memory {} of {}{end}",
+            at_speed(self.prefill.tokens, self.prefill.tokens_per_second),
+            at_speed(self.tokens.len(), self.decode.tokens_per_second),
             format_size(self.memory.peak_rss_bytes),
             format_size(self.memory.budget_bytes),
         )
@@ -286,7 +293,7 @@ impl Statistics {
         format!(
             "time to the first token {:.2} s; {} steps of {:.1} ms median, {:.1} ms p99; of {} drafted tokens, {} \
              accepted{}\n\
-             read {} at {}/s; neurons in memory {:.1}%\n\
+             read {} at {}/s; {:.1}% of the wanted neurons were in memory\n\
              cores: {:.0}% computing, {:.0}% waiting for gate reads, {:.0}% for up/down reads, \
              {:.0}% for each other, {:.0}% idle{}",
             self.prompt.seconds_to_first_token,

@@ -95,7 +95,9 @@ impl ModelError {
     ) -> Self {
         let path = path.into();
         let again = match path.extension().is_some_and(|e| e == "fbay") {
-            true => "pack the model again",
+            true => {
+                "delete it (`forebay cache rm` if it is in the cache folder) and pack the model again"
+            }
             false => "download or convert it again",
         };
         Self::Format {

@@ -237,11 +237,11 @@ impl Expected {
         let (way, why) = match measured < expected {
             true => (
                 "slower",
-                "other programs on these cores or this disk, or a profile of a quieter time",
+                "other programs on these cores or this disk, or measurements from a quieter time",
             ),
             false => (
                 "faster",
-                "a profile of a busier time, or a text that wants other neurons",
+                "measurements from a busier time, or a text that wants other neurons or experts",
             ),
         };
         Some(format!(

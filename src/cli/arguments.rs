@@ -2,12 +2,14 @@
 
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::path::Path;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, Error, FromArgMatches};
 
+use super::output::say;
 use super::{Arguments, llama_cpp};
 
 /// Endings of files that are models, or parts of them.
@@ -16,8 +18,24 @@ const MODELS: [&str; 3] = ["gguf", "fbay", "safetensors"];
 impl Arguments {
     /// The program's own. Without a command, `run` is meant: `forebay model.gguf`, `forebay -p TEXT`.
     pub fn of_program() -> Self {
-        read(std::env::args_os().collect()).unwrap_or_else(|error| error.exit())
+        read(std::env::args_os().collect()).unwrap_or_else(|error| tell(&error))
     }
+}
+
+/// Prints help or what is wrong, and ends the program; help that a full disk did not take is a failure.
+fn tell(error: &Error) -> ! {
+    let printed = error.print().and_then(|()| io::stdout().flush());
+    let reader_left = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
+    let code = match printed {
+        Err(e) if error.exit_code() == 0 && !reader_left(&e) => {
+            say(format_args!(
+                "forebay: error: cannot write to standard output: {e}"
+            ));
+            1
+        }
+        _ => error.exit_code(),
+    };
+    std::process::exit(code)
 }
 
 /// Reads arguments, the first of which is the program's name.

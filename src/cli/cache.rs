@@ -49,7 +49,7 @@ pub struct Remove {
     /// Names as in the list, with or without their number, or the models that were packed.
     #[arg(value_name = "NAME", required_unless_present = "all")]
     names: Vec<PathBuf>,
-    /// Remove all but those that somebody named.
+    /// Remove all but those that were packed with `pack -o`.
     #[arg(long, conflicts_with = "names")]
     all: bool,
     #[command(flatten)]
@@ -154,7 +154,7 @@ impl Remove {
             for model in &named {
                 let name = name(model);
                 say(format_args!(
-                    "{} stays: somebody named it; `forebay cache rm {0}` removes it",
+                    "{} stays: it was packed with `pack -o`; `forebay cache rm {0}` removes it",
                     shown(&name)
                 ));
             }
@@ -166,11 +166,10 @@ impl Remove {
             let before = chosen.len();
             chosen.extend(fitting);
             if chosen.len() == before {
-                let folder = folder.unwrap_or_default();
+                let place = folder.map_or(String::new(), |f| format!(", in {}", f.display()));
                 bail!(
-                    "no packed model is called {}, or was packed from it, in {}; `forebay cache ls` lists them",
-                    wanted.display(),
-                    folder.display()
+                    "no packed model is called {}, or was packed from it{place}; `forebay cache ls` lists them",
+                    wanted.display()
                 );
             }
         }

@@ -82,9 +82,9 @@ pub fn reporter(quiet: bool) -> impl FnMut(Preparation) + 'static {
             }
         }
         Preparation::Loading { done, total } => {
+            bar.set_message("loading");
             bar.set_length(total);
             bar.set_position(done);
-            bar.set_message("loading");
             if done >= total {
                 bar.finish_and_clear();
             }

@@ -91,7 +91,7 @@ fn of_machine(error: &PlanError) -> Option<String> {
         PlanError::TooManyThreads { allowed, .. } => {
             Some(format!("give --threads {allowed} or fewer"))
         }
-        PlanError::NoThreads => Some("omit --threads for all big cores".into()),
+        PlanError::NoThreads => Some("omit --threads for all big and mid cores".into()),
         PlanError::Plan { .. } => {
             Some("make a plan with `forebay plan MODEL --memory SIZE --json`".into())
         }
@@ -153,9 +153,9 @@ mod tests {
             "the text has at least 64 tokens but the context holds 64, for which the model was trained, and one more has to fit; give a shorter one"
         );
         let error = anyhow::Error::from(Error::from(PlanError::NoThreads));
-        assert!(message_of(&error).ends_with("omit --threads for all big cores"));
+        assert!(message_of(&error).ends_with("omit --threads for all big and mid cores"));
         let error = anyhow::Error::from(PlanError::NoThreads);
-        assert!(message_of(&error).ends_with("omit --threads for all big cores"));
+        assert!(message_of(&error).ends_with("omit --threads for all big and mid cores"));
         assert_eq!(
             message_of(&anyhow::Error::from(Error::Stopped)),
             Error::Stopped.to_string()

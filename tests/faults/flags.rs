@@ -329,6 +329,9 @@ fn an_output_that_goes_away_is_no_panic() {
         vec!["run", text(&model), "-p", "the", "-q"],
         vec!["run", text(&model), "-p", "the", "-n", "2"],
         vec!["doctor", "--quick"],
+        vec!["--help"],
+        vec!["run", "--help"],
+        vec!["--version"],
     ] {
         let mut full = forebay(scratch.path(), &arguments);
         let device = std::fs::File::options()

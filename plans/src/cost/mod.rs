@@ -176,10 +176,11 @@ impl Rates<'_> {
 
     /// Time to go through `weights`, seconds.
     pub fn weights(&self, weights: &[Weights]) -> f64 {
-        weights
+        let seconds = weights
             .iter()
-            .map(|w| w.bytes / self.rate(&w.case).max(1.0))
-            .sum()
+            .map(|w| w.bytes / self.rate(&w.case).max(1.0));
+        // From 0: the sum of no floats is -0.0, which a plan's JSON would show.
+        seconds.fold(0.0, |all, seconds| all + seconds)
     }
 
     /// Bytes per second of a kernel; if it was not measured, those of memory.

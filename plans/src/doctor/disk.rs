@@ -130,7 +130,7 @@ fn file_system(area: &str, storage: &Storage) -> Finding {
 fn disk(area: &str, device: &BlockDevice) -> Finding {
     let mut value = device.name.clone();
     match (device.rotational, device.is_virtual) {
-        (true, true) => value.push_str(", virtual (that it reports rotation means nothing)"),
+        (true, true) => value.push_str(", virtual (its rotational flag means nothing)"),
         (false, true) => value.push_str(", virtual"),
         (false, false) => value.push_str(", solid state"),
         (true, false) => {
