@@ -20,6 +20,7 @@
 //!
 //! `docs/devices.md` has the table that the tests keep true.
 
+#[cfg(test)]
 mod baselines;
 mod choice;
 mod cost;
@@ -28,10 +29,11 @@ mod machine;
 mod operators;
 mod plan;
 
-pub use baselines::{everything_on_the_cpu, everything_on_the_device, oato};
 pub use choice::Choice;
 pub use hot::{Border, NeuronWants, best_border};
-pub use machine::{Device, MachineKind, Memory, PlacementMachine, Processor, Together, published};
+#[cfg(test)]
+use machine::published;
+pub use machine::{Device, MachineKind, Memory, PlacementMachine, Processor, Together};
 pub use operators::{Operator, Streaming};
 pub use plan::{Explanation, Placement, break_even};
 

@@ -80,14 +80,6 @@ impl Operator {
         self.cold_bytes / COLD_WANTED * (1.0 - unwanted)
     }
 
-    /// Operators of the phases of all cores' `programs`. Phases without weights, which are mixers, are no operators.
-    pub fn of_programs(bundle: &Bundle, programs: &[Program]) -> Vec<Self> {
-        let phases = programs.iter().map(|p| p.phases.len()).max().unwrap_or(0);
-        (0..phases)
-            .filter_map(|number| Self::of_phase(bundle, programs, number))
-            .collect()
-    }
-
     /// The operator of phase `number`, if it has weights.
     pub fn of_phase(bundle: &Bundle, programs: &[Program], number: usize) -> Option<Self> {
         let mut sum = Sum::default();

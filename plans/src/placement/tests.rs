@@ -5,6 +5,7 @@ use std::fmt::Write;
 use forebay_models::block::BlockType;
 use forebay_models::network::{Attention, KvOrigin};
 
+use super::baselines::{everything_on_the_device, oato};
 use super::cost::{memory, seconds};
 use super::*;
 
@@ -186,7 +187,7 @@ fn the_plan_is_within_a_twentieth_of_the_best_and_no_worse_than_the_baselines() 
                 if let Some(memory) = machine.device.and_then(|d| d.memory) {
                     assert!(plan.memory <= memory.gb * 1e9, "{what}: {}", plan.memory);
                 }
-                for baseline in [everything_on_the_cpu, everything_on_the_device, oato] {
+                for baseline in [Placement::without_device, everything_on_the_device, oato] {
                     let other = baseline(&machine, &operators, batch).seconds;
                     // What gains less than 2% is not done.
                     let idle = plan.choices.iter().all(|c| c.share == 0);
@@ -339,7 +340,7 @@ fn table_of_hot_neurons() -> String {
         for (hot, cold) in [(0.0, 0.125), (0.07, 0.076), (0.146, 0.047)] {
             let operators = sparse(hot, cold);
             let plan = Placement::plan(&machine, &operators, 1);
-            let alone = everything_on_the_cpu(&machine, &operators, 1).seconds;
+            let alone = Placement::without_device(&machine, &operators, 1).seconds;
             let _ = write!(text, " {:.1} | {:.1} |", 1e3 * alone, 1e3 * plan.seconds);
             on_device = plan.choices[2].part();
         }
@@ -359,7 +360,7 @@ fn table_of_attention() -> String {
     for machine in machines().iter().filter(|m| m.device.is_some()) {
         for positions in [512, 4096, 16384] {
             let (products, attention) = (&models()[0].1, attention(positions));
-            let alone = |operators: &[Operator]| everything_on_the_cpu(machine, operators, 512);
+            let alone = |operators: &[Operator]| Placement::without_device(machine, operators, 512);
             let plan = |operators: &[Operator]| Placement::plan(machine, operators, 512);
             let (own, planned) = (alone(&attention).seconds, plan(&attention));
             let _ = writeln!(
@@ -413,7 +414,7 @@ fn row(
         text,
         "| {} | {model} | {batch} | {} | {} | {} | {} | {} | {:.0}% | {from} |",
         machine.name,
-        ms(everything_on_the_cpu(machine, operators, batch).seconds),
+        ms(Placement::without_device(machine, operators, batch).seconds),
         baseline(everything_on_the_device),
         baseline(oato),
         ms(plan.seconds),
