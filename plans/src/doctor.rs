@@ -151,12 +151,6 @@ impl Doctor {
         doctor
     }
 
-    /// The worst of all findings.
-    pub fn worst(&self) -> Status {
-        let statuses = self.findings.iter().map(|finding| finding.status);
-        statuses.max().unwrap_or(Status::Good)
-    }
-
     fn count(&self, status: Status) -> usize {
         let findings = self.findings.iter();
         findings.filter(|finding| finding.status == status).count()

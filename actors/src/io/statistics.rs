@@ -24,20 +24,6 @@ pub struct IoStatistics {
 }
 
 impl IoStatistics {
-    /// Time with at least one read in flight, s.
-    pub fn seconds_busy(&self) -> f64 {
-        self.busy_ns as f64 * 1e-9
-    }
-
-    /// Bytes per second of busy time; 0 before the first read.
-    pub fn bytes_per_second(&self) -> f64 {
-        if self.busy_ns == 0 {
-            0.0
-        } else {
-            self.bytes as f64 / self.seconds_busy()
-        }
-    }
-
     /// Records how many reads are in flight now.
     pub(super) fn observe(&mut self, in_flight: usize, now_ns: u64) {
         self.max_depth = self.max_depth.max(in_flight);
@@ -73,8 +59,5 @@ mod tests {
         s.observe(0, 900);
         s.observe(1, 1000);
         assert_eq!((s.busy_ns, s.max_depth), (200, 2));
-        assert_eq!(s.bytes_per_second(), 0.0);
-        s.bytes = 400;
-        assert!((s.bytes_per_second() - 2e9).abs() < 1.0);
     }
 }

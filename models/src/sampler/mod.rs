@@ -69,11 +69,6 @@ impl Sampler {
         })
     }
 
-    /// The configuration.
-    pub fn config(&self) -> &SamplerConfig {
-        &self.config
-    }
-
     /// Frees its memory; the next call of [`Sampler::sample`] allocates it again.
     pub fn free_buffers(&mut self) {
         self.adjusted = Vec::new();
