@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::driver::Driver;
 use super::op::{FaultKind, ReadDone, ReadFault, ReadOp};
+use super::random::SplitMix;
 use super::waker::Waker;
 
 /// What goes wrong, and how often. Rates are per thousand reads.
@@ -41,29 +42,6 @@ pub struct FaultTally {
     pub bit_flips: u64,
     /// Delayed completions.
     pub delays: u64,
-}
-
-/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-#[derive(Debug, Clone)]
-pub struct SplitMix(
-    /// The state: at first, the seed.
-    pub u64,
-);
-
-impl SplitMix {
-    /// The next number.
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound` (0 for a bound of 0), by the high half of a product.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.number()) * u128::from(bound)) >> 64) as u64
-    }
 }
 
 /// A driver whose medium misbehaves as planned.
@@ -191,24 +169,5 @@ impl<D: Driver> Driver for FaultyDriver<D> {
 
     fn name(&self) -> &'static str {
         "faulty"
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_generator_gives_the_published_sequence() {
-        let mut random = SplitMix(1_234_567);
-        let first: Vec<u64> = (0..3).map(|_| random.number()).collect();
-        let published = [
-            6_457_827_717_110_365_317,
-            3_203_168_211_198_807_973,
-            9_817_491_932_198_370_423,
-        ];
-        assert_eq!(first, published);
-        assert!((0..1000).all(|_| random.below(7) < 7));
-        assert_eq!(random.below(0), 0);
     }
 }

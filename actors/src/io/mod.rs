@@ -19,6 +19,7 @@ mod pread;
 pub mod probe;
 mod progress;
 mod queue;
+pub mod random;
 mod refusal;
 mod registration;
 pub mod simulated;

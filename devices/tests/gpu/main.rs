@@ -19,6 +19,7 @@ use forebay_devices::gpu::{Adapter, adapters};
 use forebay_kernels::{Activations, Form, KernelTable};
 use forebay_numbers::block::BlockType;
 use forebay_numbers::panel::pack_panels;
+use forebay_numbers::random::split_mix;
 
 static DEVICES: Mutex<()> = Mutex::new(());
 
@@ -40,15 +41,12 @@ fn adapter() -> Option<Adapter> {
     first
 }
 
-/// Small reproducible generator (splitmix64).
+/// Small reproducible generator.
 struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        split_mix(&mut self.0)
     }
 
     /// In -1..1.

@@ -7,7 +7,7 @@ mod rng;
 use crate::error::{ModelError, Result};
 
 pub use config::SamplerConfig;
-use rng::SplitMix64;
+use rng::Random;
 
 /// Candidates that top-p sorts at first; most distributions end within them.
 const FIRST_SORTED: usize = 256;
@@ -33,7 +33,7 @@ impl Candidate {
 #[derive(Clone, Debug)]
 pub struct Sampler {
     config: SamplerConfig,
-    rng: SplitMix64,
+    rng: Random,
     vocab_size: usize,
     /// Sum of the biases of each token that has any, in ascending order of ids.
     biases: Vec<(u32, f32)>,
@@ -60,7 +60,7 @@ impl Sampler {
             (true, k) => k.saturating_mul(GATHERED).min(vocab_size),
         };
         Ok(Self {
-            rng: SplitMix64::new(config.seed),
+            rng: Random::new(config.seed),
             config,
             vocab_size,
             biases,
