@@ -11,7 +11,6 @@
 mod actor;
 mod assembly;
 mod driver;
-pub mod faulty;
 mod file;
 mod op;
 mod open;
