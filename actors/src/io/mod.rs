@@ -22,8 +22,8 @@ pub mod random;
 mod refusal;
 mod registration;
 pub mod simulated;
-mod statistics;
 mod table;
+mod tally;
 mod uring;
 mod waker;
 
@@ -36,5 +36,5 @@ pub use op::{ALIGNMENT, FaultKind, ReadDone, ReadFault, ReadOp};
 pub use open::open_driver;
 pub use pread::MAX_READERS;
 pub use refusal::{MAX_DEPTH, OpenError, UringRefusal};
-pub use statistics::IoStatistics;
+pub use tally::IoTally;
 pub use waker::Waker;

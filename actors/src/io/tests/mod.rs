@@ -135,7 +135,7 @@ impl RequestSource for Requests {
 struct Kept(Vec<ReadDone>);
 
 impl CompletionSink for Kept {
-    fn complete(&mut self, done: ReadDone, _so_far: &IoStatistics) -> std::io::Result<()> {
+    fn complete(&mut self, done: ReadDone, _so_far: &IoTally) -> std::io::Result<()> {
         self.0.push(done);
         Ok(())
     }

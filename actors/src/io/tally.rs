@@ -4,7 +4,7 @@ use super::op::ReadDone;
 
 /// Counters of one I/O actor since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct IoStatistics {
+pub struct IoTally {
     /// Operations completed without a fault.
     pub reads: u64,
     /// Urgent ones among them.
@@ -23,7 +23,7 @@ pub struct IoStatistics {
     last_busy_ns: Option<u64>,
 }
 
-impl IoStatistics {
+impl IoTally {
     /// Records how many reads are in flight now.
     pub(super) fn observe(&mut self, in_flight: usize, now_ns: u64) {
         self.max_depth = self.max_depth.max(in_flight);
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn busy_time_is_the_time_with_reads_in_flight() {
-        let mut s = IoStatistics::default();
+        let mut s = IoTally::default();
         s.observe(0, 100);
         s.observe(2, 200);
         s.observe(1, 350);
