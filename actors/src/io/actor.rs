@@ -55,8 +55,8 @@ pub struct IoLimits {
     /// Maximum number of them for prefetching. Less than `depth` keeps places free for urgent reads, which would
     /// otherwise wait for a whole queue of long reads.
     pub prefetch_depth: usize,
-    /// So many bytes in flight are enough; prefetching has three quarters of them. A read waits for all that were given to
-    /// the disk before it.
+    /// So many bytes in flight are enough; prefetching has three quarters of them. A read waits for all that were given
+    /// to the disk before it.
     pub bytes: u64,
     /// Longest single read, bytes; rounded down to a multiple of [`op::ALIGNMENT`], at least one.
     pub chunk_bytes: u32,

@@ -23,8 +23,8 @@ pub use attention::{HeadShape, check_attention};
 /// How long a device may take for a probe.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Tokens of the samples: one of each of the shaders' shapes, and no multiple. In the widest, all tokens that a lane can
-/// own occur.
+/// Tokens of the samples: one of each of the shaders' shapes, and no multiple. In the widest, all tokens that a lane
+/// can own occur.
 const TOKENS: [usize; 3] = [1, 11, 50];
 
 /// Activations of a sample: a large batch has the same ones as a small one, from the same shader.

@@ -24,8 +24,8 @@ use forebay_numbers::random::split_mix;
 static DEVICES: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// A test's turn, which ends with its thread. Drivers in software use all cores for one test, and tests that need the
-    /// same shader at the same time would each compile it: four of them on two cores took a device's patience.
+    /// A test's turn, which ends with its thread. Drivers in software use all cores for one test, and tests that need
+    /// the same shader at the same time would each compile it: four of them on two cores took a device's patience.
     static TURN: MutexGuard<'static, ()> = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
 }
 

@@ -1,5 +1,5 @@
-//! SplitMix64: 64 bits of state, passes BigCrush, and is defined in five lines, so a seed gives the same numbers on every
-//! platform and in every version of this crate.
+//! SplitMix64: 64 bits of state, passes BigCrush, and is defined in five lines, so a seed gives the same numbers on
+//! every platform and in every version of this crate.
 //!
 //! Source: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; constants as in
 //! S. Vigna's `splitmix64.c`.

@@ -101,8 +101,8 @@ impl Sampler {
 
     /// Writes the logits with biases and penalties.
     ///
-    /// The logits of the last tokens of `history` are divided by the penalty if they are positive and multiplied if not,
-    /// once each, however often they occur (Keskar et al., "CTRL", arXiv:1909.05858, section 4.1).
+    /// The logits of the last tokens of `history` are divided by the penalty if they are positive and multiplied if
+    /// not, once each, however often they occur (Keskar et al., "CTRL", arXiv:1909.05858, section 4.1).
     fn adjust(&mut self, logits: &[f32], history: &[u32]) {
         let finite = |logit: f32| logit.clamp(f32::MIN, f32::MAX);
         let biased = |id: u32, logit: f32| match self.biases.binary_search_by_key(&id, |b| b.0) {

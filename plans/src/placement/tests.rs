@@ -326,8 +326,8 @@ fn sparse(hot: f64, cold: f64) -> Vec<Operator> {
     operators
 }
 
-/// The table of hot neurons in `docs/devices.md`: parts of the neurons that at least half, or three tenths, of the tokens
-/// want in a synthetic model, and what tokens want of the others.
+/// The table of hot neurons in `docs/devices.md`: parts of the neurons that at least half, or three tenths, of the
+/// tokens want in a synthetic model, and what tokens want of the others.
 fn table_of_hot_neurons() -> String {
     let mut text = "\
 | machine | none hot: CPU alone | plan | 7% hot: CPU alone | plan | 15% hot: CPU alone | plan | of these on the device |
@@ -434,8 +434,8 @@ fn the_table_in_the_documentation_is_the_models() {
     }
 }
 
-/// Copying takes its time on every device, and every few clusters are a job: it pays later than where weights are resident,
-/// and takes none of the device's memory. Behind a slow disk nothing pays.
+/// Copying takes its time on every device, and every few clusters are a job: it pays later than where weights are
+/// resident, and takes none of the device's memory. Behind a slow disk nothing pays.
 #[test]
 fn what_is_streamed_is_copied_from_a_later_batch_on_and_not_behind_a_slow_disk() {
     for machine in machines() {

@@ -55,12 +55,16 @@ pub(super) fn gather<S: Simd, N: KvFormat>(
         widen(s, &values[first..], &mut wide[first..]);
         for g in groups::<S>(rows) {
             let (scores, corrections) = (&scores[g.clone()], &state.correction[g.clone()]);
-            with_rows!(S, g.len(), R => gather_rows::<S, Line, R>(s, wide, (block, &all[g]), scores, corrections, &mut target));
+            with_rows!(S, g.len(), R => {
+                gather_rows::<S, Line, R>(s, wide, (block, &all[g]), scores, corrections, &mut target)
+            });
         }
     } else {
         for g in groups::<S>(rows) {
             let (scores, corrections) = (&scores[g.clone()], &state.correction[g.clone()]);
-            with_rows!(S, g.len(), R => gather_rows::<S, N::Value, R>(s, values, (block, &all[g]), scores, corrections, &mut target));
+            with_rows!(S, g.len(), R => {
+                gather_rows::<S, N::Value, R>(s, values, (block, &all[g]), scores, corrections, &mut target)
+            });
         }
     }
 }
