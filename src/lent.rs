@@ -21,8 +21,8 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    /// At most `most` bytes of an item for `units` positions or tokens, `part` at a time; `written` tells how many bytes
-    /// are committed while at most so many of them have been used.
+    /// At most `most` bytes of an item for `units` positions or tokens, `part` at a time; `written` tells how many
+    /// bytes are committed while at most so many of them have been used.
     pub fn new((units, part): (usize, usize), most: u64, written: impl Fn(usize) -> u64) -> Self {
         let part = part.clamp(1, units.max(1));
         let whole = written(units);

@@ -256,8 +256,8 @@ fn convert_open(
     Ok(())
 }
 
-/// The same, while the blocks of `model`, a GGUF file, are given back to the file system: in the end it is gone. Goes on
-/// with what was interrupted.
+/// The same, while the blocks of `model`, a GGUF file, are given back to the file system: in the end it is gone. Goes
+/// on with what was interrupted.
 ///
 /// # Errors
 /// As [`convert`]'s; see [`pack_consuming`].

@@ -277,46 +277,11 @@ fn every_kernel_is_measured_for_every_format() {
     }
 }
 
-/// How much it is no test can know on a machine that does other things as well; that records are cheap it can.
-#[test]
-fn the_cost_of_a_trace_is_measured() {
-    let report = report(&[
-        "bench",
-        "--json",
-        "--trace-cost",
-        "--tests",
-        "tg24",
-        "-r",
-        "2",
-    ]);
-    for series in ["off", "off_again", "on"] {
-        assert_eq!(report[series].as_array().map(Vec::len), Some(2), "{series}");
-    }
-    for ratio in ["/off_ratio", "/on_ratio", "/on_ratio_fastest"] {
-        assert!(number(&report, ratio) > 0.0, "{ratio}");
-    }
-    assert!(number(&report, "/records_per_token") > 50.0);
-    let (off, on) = (
-        number(&report, "/records_share_off"),
-        number(&report, "/records_share_on"),
-    );
-    // Both are times, so which is larger is not to be relied on.
-    assert!(off >= 0.0 && on > 0.0, "{off} {on}");
-
-    let answer = success(&["bench", "--trace-cost", "--tests", "tg4", "-r", "1"]);
-    assert!(
-        answer.stdout.contains("a trace makes a token"),
-        "{}",
-        answer.stdout
-    );
-}
-
 /// Counts that would measure nothing are refused before any model is looked for, and devices' shares without one.
 #[test]
 fn what_cannot_be_measured_is_refused_at_once() {
     for (arguments, flag, remedy) in [
         (&["-r", "0"][..], "--repetitions", "at least 1"),
-        (&["--trace-cost", "-r", "0"], "--repetitions", "at least 1"),
         (&["ladder", "m", "-r", "0"], "--repetitions", "at least 1"),
         (&["ladder", "m", "-n", "1"], "--tokens", "at least 2"),
         (

@@ -131,7 +131,8 @@ fn nothing_depends_on_drafts() {
     }
 }
 
-/// Models most of whose weights are FFNs, so that only those are streamed: one layer after the other, and parallel layers.
+/// Models most of whose weights are FFNs, so that only those are streamed: one layer after the other, and parallel
+/// layers.
 fn mostly_ffns() -> Vec<PathBuf> {
     let parallel = ["phi2_bf16", "falcon_bf16"].map(support::tiny);
     [support::plain_model()]

@@ -135,7 +135,8 @@ fn path_of(setting: &Setting, engine: &Engine, run: &Statistics) -> WeightPath {
 /// All settings; instruction sets other than the best with one batch size and driver only, and with each budget on one
 /// number of threads.
 ///
-/// Of budgets, threads, drivers and batches, every pair occurs, and every budget with both drivers and numbers of threads.
+/// Of budgets, threads, drivers and batches, every pair occurs, and every budget with both drivers and numbers of
+/// threads.
 fn settings(sparsities: &[Sparsity]) -> Vec<Setting> {
     let mut settings = Vec::new();
     for isa in Isa::available() {

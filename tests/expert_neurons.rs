@@ -1,5 +1,5 @@
-//! Experts with ReLU that are stored neuron by neuron: neither how many of their neurons are computed, nor which of them
-//! are read, nor when, changes a bit; and what is dead is not read where it is far from what is alive.
+//! Experts with ReLU that are stored neuron by neuron: neither how many of their neurons are computed, nor which of
+//! them are read, nor when, changes a bit; and what is dead is not read where it is far from what is alive.
 
 mod support;
 

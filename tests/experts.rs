@@ -19,8 +19,8 @@ use support::{TemporaryFile, build, build_within, engine, generate, logits, max_
 
 /// Largest difference of a logit from the oracle's with the engine's precision, as in `golden.rs`.
 const FROM_ORACLE: f32 = 4e-3;
-/// Positions at which two experts are so nearly equal that the order of sums decides. One in `smallthinker`: two sigmoids
-/// of its fourth layer are 1 there, as far as f32 tells.
+/// Positions at which two experts are so nearly equal that the order of sums decides. One in `smallthinker`: two
+/// sigmoids of its fourth layer are 1 there, as far as f32 tells.
 const TIES: usize = 1;
 /// Tiny models whose routers differ: softmax, groups and biases, before the layer, shared experts, softmax of the
 /// chosen.

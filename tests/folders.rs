@@ -1,4 +1,5 @@
-//! The folders of a crate depend on each other in one direction: whoever reads one need not know who uses it.
+//! The folders of a crate depend on each other in one direction: whoever reads one need not know who uses it. Nobody
+//! has to scroll sideways to read a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -129,6 +130,52 @@ fn folders_depend_on_each_other_in_one_direction() {
         }
     }
     assert!(arrows > 100, "only {arrows} uses were found");
+}
+
+/// Columns of a line: rustfmt wraps code before, but neither comments nor what is inside macros.
+const COLUMNS: usize = 120;
+
+/// Whether a line should have been wrapped. Texts need not be: whoever looks for one wants to find it whole.
+fn is_too_long(line: &str) -> bool {
+    let is_text = line.contains('"') && !line.trim_start().starts_with("//");
+    line.chars().count() > COLUMNS && !is_text
+}
+
+/// All of the project's Rust files below `folder`, tests as well.
+fn all_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy();
+        let is_built = name == "target" || name.starts_with('.');
+        match path.is_dir() {
+            true if !is_built => all_files(&path, found),
+            false if name.ends_with(".rs") => found.push(path),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn lines_are_not_too_long() {
+    let mut files = Vec::new();
+    all_files(Path::new(env!("CARGO_MANIFEST_DIR")), &mut files);
+    assert!(files.len() > 500, "only {} files were found", files.len());
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("UTF-8");
+        let long = text.lines().position(is_too_long);
+        let at = long.map(|line| format!("{}:{}", file.display(), line + 1));
+        assert_eq!(at, None, "over {COLUMNS} columns");
+    }
+    let long = "a ".repeat(61);
+    for (line, too_long) in [
+        (format!("// {long}"), true),
+        (format!("/// \"{long}\""), true),
+        (format!("let {long};"), true),
+        (format!("let text = \"{long}\";"), false),
+        ("a ".repeat(60), false),
+    ] {
+        assert_eq!(is_too_long(&line), too_long, "{line}");
+    }
 }
 
 #[test]

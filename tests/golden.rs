@@ -61,8 +61,8 @@ const BUDGETS: [(usize, u64); 3] = [(1, 100), (1, 25), (2, 50)];
 const BESIDE: [(f64, u64); 3] = [(0.3, 100), (1.0, 100), (1.0, 40)];
 /// Tokens that are generated beside a device, besides what is compared with the golden.
 const BESIDE_TOKENS: usize = 4;
-/// Devices do not multiply floats, so they get such models with 8 bits. Least correlation with the golden's logits then.
-/// Measured: at least 0.9466, where a router chooses other experts, in all others at least 0.97.
+/// Devices do not multiply floats, so they get such models with 8 bits. Least correlation with the golden's logits
+/// then. Measured: at least 0.9466, where a router chooses other experts, in all others at least 0.97.
 const GOLDEN_Q8: f64 = 0.93;
 
 #[derive(Deserialize)]

@@ -83,8 +83,8 @@ fn a_plan_to_be_read_packs_nothing() {
     let before = text(true);
     let names = names_in(cache.path());
     assert!(names.iter().all(|n| !n.contains(".fbay")), "{names:?}");
-    // The same memory once it is packed, but for the process's own and the sum, and the same parts of a token's time. In
-    // between only alternatives are listed, and none that costs the same as measured this time.
+    // The same memory once it is packed, but for the process's own and the sum, and the same parts of a token's time.
+    // In between only alternatives are listed, and none that costs the same as measured this time.
     plan(cache.path(), &["--memory", MEMORY]);
     let after = text(false);
     assert!(memory(&before).len() > 5, "{before}");

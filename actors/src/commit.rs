@@ -1,8 +1,8 @@
 //! Commits memory beside the thread that has reads fill it.
 //!
 //! The system clears each page when it is first touched. For a read that touches them first, the thread that submits it
-//! does so: at 8 GB/s where all is well, and at less than one where a hypervisor has yet to find the memory. A fast disk
-//! would wait for that.
+//! does so: at 8 GB/s where all is well, and at less than one where a hypervisor has yet to find the memory. A fast
+//! disk would wait for that.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Builder};
@@ -15,8 +15,8 @@ const WORTH: usize = 64 << 20;
 /// Stack of a thread that only makes system calls.
 const STACK: usize = 64 << 10;
 
-/// Does `work`, which fills `spans` in about their order, while `threads` threads commit them. What they have not reached
-/// when it is done is left alone.
+/// Does `work`, which fills `spans` in about their order, while `threads` threads commit them. What they have not
+/// reached when it is done is left alone.
 pub fn beside<R>(spans: &[Span], threads: usize, work: impl FnOnce() -> R) -> R {
     let bytes: usize = spans.iter().map(Span::len).sum();
     if bytes < WORTH {

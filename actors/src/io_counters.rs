@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::io::IoStatistics;
+use crate::io::IoTally;
 
 /// The I/O actor's work since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) struct Published {
 
 impl Published {
     /// Called before a read is handed back: whoever has got it finds it counted.
-    pub fn set(&self, statistics: &IoStatistics) {
+    pub fn set(&self, statistics: &IoTally) {
         self.reads.store(statistics.reads, Ordering::Relaxed);
         self.bytes.store(statistics.bytes, Ordering::Relaxed);
         self.busy_ns.store(statistics.busy_ns, Ordering::Relaxed);

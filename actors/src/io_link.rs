@@ -14,7 +14,7 @@ use forebay_queues::slab::Slot;
 use forebay_traces::lane::TraceLane;
 use forebay_traces::record::{Counter, Record, Residency};
 
-use crate::io::{CompletionSink, FaultKind, IoStatistics, ReadDone, ReadOp, RequestSource, Waker};
+use crate::io::{CompletionSink, FaultKind, IoTally, ReadDone, ReadOp, RequestSource, Waker};
 use crate::io_counters::Published;
 
 /// What a read is for; encoded in the operation's tag.
@@ -352,7 +352,7 @@ impl Completions {
 }
 
 impl CompletionSink for Completions {
-    fn complete(&mut self, done: ReadDone, so_far: &IoStatistics) -> io::Result<()> {
+    fn complete(&mut self, done: ReadDone, so_far: &IoTally) -> io::Result<()> {
         self.published.set(so_far);
         if let Some(lane) = self.traces.get_mut(usize::from(done.io_slot)) {
             let number = (done.tag & NUMBER) as u32;

@@ -42,8 +42,8 @@ pub fn resident_bytes(bundle: &Bundle, plan: &ResidencyPlan) -> u64 {
 /// A neuron that goes into a cache: the cluster, the core, the neuron and its index in the core's store.
 type HotPlace = (u32, u16, u16, u32);
 
-/// Where the best of an earlier run's hot set goes, as far as there is room. The caches know what they begin with; this is
-/// what else is needed to read it.
+/// Where the best of an earlier run's hot set goes, as far as there is room. The caches know what they begin with; this
+/// is what else is needed to read it.
 pub struct HotSet {
     /// Sorted.
     neurons: Vec<HotPlace>,
@@ -85,8 +85,9 @@ impl HotSet {
         bytes.sum()
     }
 
-    /// Fills the caches. Clusters are read whole: most of a hot set is in a few of them, and large reads are many times as
-    /// fast. Slots of neurons have `whole` bundles, or only Up and Down. `progress` is called with the bytes read so far.
+    /// Fills the caches. Clusters are read whole: most of a hot set is in a few of them, and large reads are many times
+    /// as fast. Slots of neurons have `whole` bundles, or only Up and Down. `progress` is called with the bytes read so
+    /// far.
     ///
     /// # Errors
     /// A failed read, or a checksum that does not match.

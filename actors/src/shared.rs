@@ -47,8 +47,8 @@ impl NeuronOptions {
         }
     }
 
-    /// Whether tokens that are generated read an expert's Gates first, if they are stored first. Where matrices or reads are waited for, clusters
-    /// are read whole, as without experts.
+    /// Whether tokens that are generated read an expert's Gates first, if they are stored first. Where matrices or
+    /// reads are waited for, clusters are read whole, as without experts.
     pub fn reads_gates_first(&self) -> bool {
         self.loading == Loading::Split && self.pipeline == Pipeline::Cluster
     }
@@ -115,8 +115,8 @@ impl Shared {
     }
 
     /// Whether steps may draft ([`Step::drafts`]): some FFN clusters are streamed and nothing else is,
-    /// and what a draft adds to the KV cache can be taken back. Where neurons or experts are cached, each token reads others,
-    /// so that several in a step do not save reads.
+    /// and what a draft adds to the KV cache can be taken back. Where neurons or experts are cached, each token reads
+    /// others, so that several in a step do not save reads.
     pub fn can_draft(&self) -> bool {
         let plan = &self.plan;
         let streamed = plan.residency.iter().zip(&self.bundle.clusters);

@@ -47,8 +47,8 @@ pub struct Step {
     /// Whether its one token is only run to guess the next one, without the FFN clusters that are streamed: see
     /// [`Shared::can_draft`](crate::shared::Shared::can_draft). What it writes to the KV cache must not stay there.
     pub drafts: bool,
-    /// Which part of its clusters a device computes, in [`PARTS`](forebay_plans::placement::PARTS). `Steps` sets it: what it
-    /// does not compute is divided among the cores.
+    /// Which part of its clusters a device computes, in [`PARTS`](forebay_plans::placement::PARTS). `Steps` sets it:
+    /// what it does not compute is divided among the cores.
     pub device_part: u8,
     /// Whether weights that were read ahead are to be read again, because something went wrong before this step.
     /// `Steps` sets it after a failed step.

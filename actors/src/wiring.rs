@@ -86,8 +86,8 @@ pub trait Wiring: std::fmt::Debug + Send {
     /// A phase begins.
     fn begin(&mut self, stages: &mut Stages, frame: &mut Frame<'_>);
 
-    /// Predictors can name the neurons of the frame's phase, which has not begun: they are asked for from now on, if the
-    /// graph asks ahead.
+    /// Predictors can name the neurons of the frame's phase, which has not begun: they are asked for from now on, if
+    /// the graph asks ahead.
     fn begin_ahead(&mut self, _stages: &mut Stages, _frame: &Frame<'_>) {}
 
     /// Asks for some of these neurons; false if all have been asked for.

@@ -1,5 +1,5 @@
-//! What a driver has pinned is free again when the driver is gone: a control group counts pinned pages although they are
-//! no longer mapped. Alone in its process, which has one count of pinned pages.
+//! What a driver has pinned is free again when the driver is gone: a control group counts pinned pages although they
+//! are no longer mapped. Alone in its process, which has one count of pinned pages.
 
 use forebay_actors::io::{ALIGNMENT, DriverChoice, ReadOp, open_driver};
 use forebay_queues::slab::Slab;

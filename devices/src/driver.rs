@@ -18,8 +18,8 @@ pub trait DeviceDriver: Send + std::fmt::Debug {
     /// Maximum number of jobs in flight.
     fn capacity(&self) -> usize;
 
-    /// Copies weights to the device, and waits for that. Each part begins at the first whole word behind the one before.
-    /// Not all of them are on their way at once.
+    /// Copies weights to the device, and waits for that. Each part begins at the first whole word behind the one
+    /// before. Not all of them are on their way at once.
     ///
     /// # Errors
     /// No memory for them, more than the device allows in one piece, or no device any more.
@@ -37,8 +37,8 @@ pub trait DeviceDriver: Send + std::fmt::Debug {
     /// [`load`](Self::load).
     fn imports(&self) -> bool;
 
-    /// Makes a segment of weights in the CPU's memory, of which nothing is copied: `range` in `memory`, whole pages. The
-    /// driver keeps `memory` as long as the device may read it.
+    /// Makes a segment of weights in the CPU's memory, of which nothing is copied: `range` in `memory`, whole pages.
+    /// The driver keeps `memory` as long as the device may read it.
     ///
     /// # Errors
     /// It does not import memory, that is more than the device allows in one piece, or the device fails.
@@ -51,8 +51,8 @@ pub trait DeviceDriver: Send + std::fmt::Debug {
     /// As [`load`](Self::load).
     fn reserve(&mut self, bytes: u64) -> Result<SegmentId, DeviceFault>;
 
-    /// Copies `bytes` into a segment, from byte `at` on, which begins a word. Jobs that were submitted before have the old
-    /// ones, later jobs the new ones. It does not wait for the device.
+    /// Copies `bytes` into a segment, from byte `at` on, which begins a word. Jobs that were submitted before have the
+    /// old ones, later jobs the new ones. It does not wait for the device.
     ///
     /// # Errors
     /// There is no such segment, they do not fit it, or the device fails.

@@ -1,5 +1,5 @@
-//! Writes a model as a GGUF file (v3): a model of plain blocks, or with experts, with a SentencePiece vocabulary, as llama.cpp
-//! loads it.
+//! Writes a model as a GGUF file (v3): a model of plain blocks, or with experts, with a SentencePiece vocabulary, as
+//! llama.cpp loads it.
 
 use std::io::Write;
 use std::path::Path;

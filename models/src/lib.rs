@@ -21,4 +21,4 @@ pub mod tensor;
 pub mod tokenizer;
 
 /// How numbers are stored: a separate crate, since the kernels need nothing else of models.
-pub use forebay_numbers::{block, kv_type, lanes, panel};
+pub use forebay_numbers::{block, kv_type, lanes, panel, random};

@@ -60,8 +60,8 @@ impl SortedNeurons {
     /// `inner` with the neurons of each layer in `order`, the first ones of which are `hot`, `[n_layers]`.
     ///
     /// # Errors
-    /// The order is not one of this model's neurons, Down is quantised in blocks of neurons, which cannot be split, or there
-    /// are hot neurons beside experts.
+    /// The order is not one of this model's neurons, Down is quantised in blocks of neurons, which cannot be split, or
+    /// there are hot neurons beside experts.
     pub fn new(inner: Box<dyn TensorSource>, order: Vec<Vec<u32>>, hot: &[usize]) -> Result<Self> {
         let mut network = inner.network().clone();
         let refuse = |field: String, problem: String, remedy: &str| ModelError::Parameter {

@@ -191,7 +191,8 @@ fn tolerance(ty: BlockType) -> f32 {
             BlockType::F32 | BlockType::F16 => 0.0,
             // The largest value may be cut from just below 8 to 6.
             BlockType::MXFP4 => 1.0 / 8.0,
-            // The search may prefer small errors of many numbers to those of one, and scales are rounded to 4 or 6 bits.
+            // The search may prefer small errors of many numbers to those of one, and scales are rounded to 4 or 6
+            // bits.
             BlockType::Q2_K => 0.35,
             BlockType::Q3_K => 0.18,
             BlockType::Q4_K => 0.08,

@@ -91,7 +91,6 @@ impl Bandwidth {
 #[derive(Debug)]
 pub struct BandwidthProbe {
     buffer: MmapMut,
-    huge_pages: bool,
 }
 
 impl BandwidthProbe {
@@ -115,19 +114,9 @@ impl BandwidthProbe {
             why: format!("no buffer of {}: {source}", format_size(bytes as u64)),
         })?;
         // With 4 KiB pages, page walks would be measured instead of memory. A refusal is not fatal.
-        let huge_pages = buffer.advise(Advice::HugePage).is_ok();
+        let _ = buffer.advise(Advice::HugePage);
         buffer.fill(1);
-        Ok(Self { buffer, huge_pages })
-    }
-
-    /// Bytes of the buffer.
-    pub fn buffer_bytes(&self) -> usize {
-        self.buffer.len()
-    }
-
-    /// Whether the system accepted the advice to use huge pages.
-    pub fn huge_pages(&self) -> bool {
-        self.huge_pages
+        Ok(Self { buffer })
     }
 
     /// Measures with each of `counts` threads on the first `cores`, `rounds` times in turn (A B A B), so that a drift
@@ -339,7 +328,7 @@ mod tests {
             .compute_cores(None)
             .unwrap();
         let probe = BandwidthProbe::with_buffer(8 << 20).unwrap();
-        assert_eq!(probe.buffer_bytes(), 8 << 20);
+        assert_eq!(probe.buffer.len(), 8 << 20);
         let measured = probe.measure(&cores, &[1, 1000], 2);
         let threads: Vec<usize> = measured.iter().map(|m| m.threads).collect();
         assert_eq!(threads, [1, cores.len()]);

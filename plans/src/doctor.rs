@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::bandwidth::Bandwidth;
-use crate::isa::Isa;
+use crate::cpu_features::CpuFeatures;
 use crate::kernel_files::KernelFiles;
 use crate::limits::MemoryLimits;
 use crate::storage::Storage;
@@ -114,7 +114,7 @@ pub struct Doctor {
     /// The findings, area by area.
     pub findings: Vec<Finding>,
     /// Instruction features.
-    pub isa: Isa,
+    pub isa: CpuFeatures,
     /// Cores; `None` if they could not be read (a finding tells why).
     pub topology: Option<Topology>,
     /// Memory and limits; `None` if they could not be read (a finding tells why).
@@ -135,7 +135,7 @@ impl Doctor {
     pub fn examine_kernel(kernel: &KernelFiles, options: &ExamineOptions) -> Self {
         let mut doctor = Self {
             findings: Vec::new(),
-            isa: Isa::detect(),
+            isa: CpuFeatures::detect(),
             topology: None,
             memory: None,
             bandwidth: Vec::new(),
@@ -149,12 +149,6 @@ impl Doctor {
         disk::examine(&mut doctor, kernel, options);
         doctor.findings.extend(options.extra.iter().cloned());
         doctor
-    }
-
-    /// The worst of all findings.
-    pub fn worst(&self) -> Status {
-        let statuses = self.findings.iter().map(|finding| finding.status);
-        statuses.max().unwrap_or(Status::Good)
     }
 
     fn count(&self, status: Status) -> usize {

@@ -34,8 +34,8 @@ impl GivingWay {
                 || entry.padded_len() <= plan.stream_slot_bytes;
             matches!(entry.content, Content::HotNeurons(_) | Content::Neurons(_))
                 && plan.residency[i] == Residency::Pinned
-                // If neurons are cached, the prefill graph's program is compiled once, at the start: what gave way would
-                // still be pinned in it. The planner never pins FFN clusters beside such a cache.
+                // If neurons are cached, the prefill graph's program is compiled once, at the start: what gave way
+                // would still be pinned in it. The planner never pins FFN clusters beside such a cache.
                 && plan.neuron_cache.slots == 0
                 // Where a device fails, any core may have to compute them.
                 && !plan.device_places.contains_key(&(i as u32))

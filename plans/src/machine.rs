@@ -130,8 +130,8 @@ pub struct MachineProfile {
     pub cores: Vec<usize>,
     /// Bytes per second that 1, 2, … threads read from memory together, `[threads]`.
     pub memory: Vec<f64>,
-    /// Whether something else used the memory meanwhile, or there was too little to look past the caches, so that it has
-    /// to be measured again.
+    /// Whether something else used the memory meanwhile, or there was too little to look past the caches, so that it
+    /// has to be measured again.
     #[serde(default)]
     pub unsteady: bool,
     /// 8-bit operations per second of one core.

@@ -1,6 +1,6 @@
-//! Streamed clusters of FFNs that a device computes in prompts. They are copied to it as they are read, through a window
-//! in its memory: a place for each, which is free again once its job is over. The core that has read a cluster keeps the
-//! buffer until then, and computes it itself where the device fails or no place is free.
+//! Streamed clusters of FFNs that a device computes in prompts. They are copied to it as they are read, through a
+//! window in its memory: a place for each, which is free again once its job is over. The core that has read a cluster
+//! keeps the buffer until then, and computes it itself where the device fails or no place is free.
 
 use std::collections::BTreeMap;
 
@@ -69,9 +69,9 @@ pub struct Uploads {
 }
 
 impl UploadWindow {
-    /// The largest window for clusters of `bundle` on each of `threads` cores that is at most a `piece` of a device's memory
-    /// and takes at most `room` bytes; `None` if there is room for none, or the device computes no cluster that may be
-    /// streamed.
+    /// The largest window for clusters of `bundle` on each of `threads` cores that is at most a `piece` of a device's
+    /// memory and takes at most `room` bytes; `None` if there is room for none, or the device computes no cluster that
+    /// may be streamed.
     pub fn largest(
         bundle: &Bundle,
         threads: usize,

@@ -55,8 +55,8 @@ impl F32Board {
         }
     }
 
-    /// Gives the memory back to the system, as far as it covers whole pages. Nobody may be using the board: what it held
-    /// is lost.
+    /// Gives the memory back to the system, as far as it covers whole pages. Nobody may be using the board: what it
+    /// held is lost.
     pub fn give_back(&self) {
         #[cfg(not(loom))]
         give_back_shared(&self.cells);

@@ -2,8 +2,8 @@
 //! and given back.
 //!
 //! [Claims](crate::claims) share what is in memory for all to read. What came from flash is a core's own: it travels in
-//! its buffer, which only the owner may fill again. So a core that has nothing left to do takes the whole value, and the
-//! owner gets it back before the exchange that ends their phase.
+//! its buffer, which only the owner may fill again. So a core that has nothing left to do takes the whole value, and
+//! the owner gets it back before the exchange that ends their phase.
 
 use crossbeam_queue::ArrayQueue;
 
@@ -21,8 +21,8 @@ struct Shelf<T> {
 }
 
 impl<T> Lending<T> {
-    /// For as many `owners`. A core offers one value for each of the others and one for itself, so that nobody waits while
-    /// it does one of them. Nobody offers anything if there is one core.
+    /// For as many `owners`. A core offers one value for each of the others and one for itself, so that nobody waits
+    /// while it does one of them. Nobody offers anything if there is one core.
     pub fn new(owners: usize) -> Self {
         let shelf = || Shelf {
             offered: ArrayQueue::new(owners),

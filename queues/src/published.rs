@@ -1,8 +1,8 @@
 //! Memory that its owner alone changes, and that all threads read in between.
 //!
 //! A [`Slot`] is the only handle to its bytes. While it is published, there are readers instead, and nobody can write;
-//! to change it, the owner retracts it, which succeeds once the last reader is gone. The locks are for those two moments:
-//! readers keep what they have got, so none is taken while tokens are computed.
+//! to change it, the owner retracts it, which succeeds once the last reader is gone. The locks are for those two
+//! moments: readers keep what they have got, so none is taken while tokens are computed.
 
 use std::sync::Arc;
 

@@ -108,11 +108,6 @@ impl Slab {
         }
     }
 
-    /// Bytes not yet cut into slots.
-    pub fn remaining(&self) -> usize {
-        self.region.len - self.used
-    }
-
     /// Whether the system accepted the advice to use huge pages.
     pub fn huge_pages(&self) -> bool {
         self.huge_pages
@@ -271,7 +266,7 @@ mod tests {
         let mut slab = Slab::new(3 * PAGE).expect("small mapping");
         let mut slots: Vec<Slot> = std::iter::from_fn(|| slab.carve(100)).collect();
         assert_eq!(slots.len(), 3);
-        assert_eq!(slab.remaining(), 0);
+        assert_eq!(slab.used, slab.region.len);
         drop(slab);
         for (i, s) in slots.iter_mut().enumerate() {
             assert_eq!(s.len(), PAGE);

@@ -100,8 +100,8 @@ pub struct Point {
     pub name: String,
     /// The budget of the process, bytes.
     pub memory_budget_bytes: u64,
-    /// Highest resident set size of the process since the point began, bytes; since the process did where the system does
-    /// not let it begin anew.
+    /// Highest resident set size of the process since the point began, bytes; since the process did where the system
+    /// does not let it begin anew.
     pub peak_rss_bytes: u64,
     /// Tokens per second: median, minimum and maximum of the measurements.
     pub tokens_per_second: [f64; 3],

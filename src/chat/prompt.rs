@@ -122,7 +122,8 @@ impl ChatFormat {
         if let Some(prompt) = self.unbroken(template, request, (tokenizer, most, now))? {
             return Ok(prompt);
         }
-        // Many templates look for the end of the reasoning in what the model has said; they see none with a break in it.
+        // Many templates look for the end of the reasoning in what the model has said; they see none with a break in
+        // it.
         let mut without = request.clone();
         let messages = without.messages.iter_mut();
         messages.for_each(|message| leave_out_reasoning(template.text(), message));

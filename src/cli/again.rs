@@ -22,8 +22,8 @@ pub fn note_packing() {
     HAS_PACKED.store(true, Ordering::Relaxed);
 }
 
-/// This process has read `text` to its end from `name`, a pipe, or from standard input, which is `-`: nobody can read it
-/// there again.
+/// This process has read `text` to its end from `name`, a pipe, or from standard input, which is `-`: nobody can read
+/// it there again.
 pub fn note_passing(name: &Path, text: &str) {
     // A command reads one text.
     let _ = PASSED.set((name.to_owned(), text.to_owned()));

@@ -11,7 +11,6 @@ use forebay_plans::size::format_size;
 use serde::Serialize;
 
 use super::bench_ladder::Sparse;
-use super::bench_trace::TraceCost;
 use super::comparison_flags::ComparisonFlags;
 use super::engine_flags::EngineFlags;
 use super::model_argument::ModelArgument;
@@ -21,8 +20,6 @@ use super::progress::reporter;
 
 /// What llama-bench measures, and a short prompt.
 const USUAL_TESTS: [&str; 3] = ["pp128", "pp512", "tg128"];
-/// What `--trace-cost` measures: generation makes the most records per second.
-const TRACED_TEST: &str = "tg128";
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -41,9 +38,6 @@ pub struct Bench {
     /// Also measure the compute kernels, on one core; without a model and --tests, only those.
     #[arg(long)]
     kernels: bool,
-    /// Measure only what `run --trace` costs: the first test, alternately with and without a trace.
-    #[arg(long, conflicts_with = "kernels")]
-    trace_cost: bool,
     #[command(flatten)]
     engine: EngineFlags,
     #[command(flatten)]
@@ -94,9 +88,6 @@ impl Bench {
             return sparse.execute();
         }
         self.comparison.check(self.engine.device)?;
-        if self.trace_cost {
-            return self.trace_cost();
-        }
         let mut report = if self.kernels && self.model.path().is_none() && self.tests.is_empty() {
             Report {
                 run: None,
@@ -143,7 +134,7 @@ impl Bench {
         let tests = self.chosen_tests()?;
         let longest = tests.iter().max_by_key(|test| test.tokens);
         let longest = longest.context("--tests names no test")?;
-        let engine = self.start(*longest, 0)?;
+        let engine = self.start(*longest)?;
         let (json, repetitions) = (self.json, self.repetitions);
         if !json {
             engine
@@ -179,14 +170,13 @@ impl Bench {
         })
     }
 
-    /// An engine with room for `longest`, and for this many trace records per core.
-    fn start(&self, longest: BenchTest, trace_records: usize) -> anyhow::Result<Engine> {
+    /// An engine with room for `longest`.
+    fn start(&self, longest: BenchTest) -> anyhow::Result<Engine> {
         let builder = self.engine.configure(Engine::builder())?;
         let mut builder = self
             .comparison
             .configure(builder)
             .context(longest.tokens)
-            .trace_records(trace_records)
             .on_preparation(reporter(self.json));
         if let Some(model) = self.model.path() {
             builder = builder.model(model);
@@ -197,19 +187,6 @@ impl Bench {
                 "{longest} takes more than the {trained} tokens that the model was trained for; give a shorter test"
             ),
             built => built.with_context(|| format!("cannot run {longest}")),
-        }
-    }
-
-    fn trace_cost(&self) -> anyhow::Result<()> {
-        let test = self
-            .tests
-            .first()
-            .copied()
-            .map_or_else(|| TRACED_TEST.parse(), Ok)?;
-        let cost = TraceCost::measure(test, self.repetitions, |records| self.start(test, records))?;
-        match self.json {
-            true => print_json(&cost),
-            false => print_text(&format!("{cost}\n")),
         }
     }
 

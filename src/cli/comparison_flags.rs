@@ -22,15 +22,15 @@ pub struct ComparisonFlags {
     /// What overlaps while the FFN is computed.
     #[arg(long, value_enum, help_heading = "Comparison")]
     pipeline: Option<PipelineFlag>,
-    /// Of how many of the next layers the experts are guessed, and read ahead if they are not in memory [default: by the
-    /// plan].
+    /// Of how many of the next layers the experts are guessed, and read ahead if they are not in memory [default: by
+    /// the plan].
     #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(..=MOST_GUESSED_LAYERS as i64), help_heading = "Comparison")]
     guess_layers: Option<u8>,
     /// The part of every phase that the device computes, 0 to 1 [default: what is fastest].
     #[arg(long, value_name = "PART", value_parser = part_or_none, help_heading = "Comparison")]
     device_share: Option<f64>,
-    /// Another engine's way of running sparse models: sets --policy, --loading, --pipeline and --guess-layers unless they
-    /// are given.
+    /// Another engine's way of running sparse models: sets --policy, --loading, --pipeline and --guess-layers unless
+    /// they are given.
     #[arg(long, value_enum, help_heading = "Comparison")]
     preset: Option<Preset>,
 }

@@ -12,8 +12,8 @@ pub struct DraftFlags {
     #[arg(long, value_name = "MODEL", conflicts_with = "no_drafts")]
     #[arg(help_heading = "Model")]
     draft: Option<PathBuf>,
-    /// Run no tokens ahead. By default, tokens that followed the last ones earlier in the text, or that the model expects
-    /// without what it reads from disk, are run in the same step where that is faster; the tokens are the same.
+    /// Run no tokens ahead. By default, tokens that followed the last ones earlier in the text, or that the model
+    /// expects without what it reads from disk, are run in the same step where that is faster; the tokens are the same.
     #[arg(long, help_heading = "Advanced")]
     no_drafts: bool,
 }

@@ -55,8 +55,8 @@ pub struct EngineFlags {
     /// How the packed model is read.
     #[arg(long, value_enum, default_value_t, help_heading = "Advanced")]
     pub io: IoFlag,
-    /// Instruction set of the kernels: scalar, avx2, avxvnni, avx512vnni, amx, neon, neon-dotprod or neon-i8mm [default: the
-    /// best available].
+    /// Instruction set of the kernels: scalar, avx2, avxvnni, avx512vnni, amx, neon, neon-dotprod or neon-i8mm
+    /// [default: the best available].
     #[arg(long, value_name = "NAME", help_heading = "Advanced")]
     pub isa: Option<Isa>,
 }

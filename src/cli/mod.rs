@@ -4,7 +4,6 @@ mod again;
 mod arguments;
 mod bench;
 mod bench_ladder;
-mod bench_trace;
 mod cache;
 mod chat;
 mod chat_flags;

@@ -80,8 +80,8 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     place(one).is_some_and(|one| place(other) == Some(one))
 }
 
-/// Whether a file is a model or belongs to one: by how it begins (GGUF, PowerInfer's, packed, safetensors), or by its name
-/// and what is beside it.
+/// Whether a file is a model or belongs to one: by how it begins (GGUF, PowerInfer's, packed, safetensors), or by its
+/// name and what is beside it.
 fn is_model(path: &Path) -> bool {
     // To open a pipe is to wait for who writes to it.
     let Some(found) = path.metadata().ok().filter(|found| found.is_file()) else {

@@ -40,17 +40,18 @@ pub struct Pack {
     /// Sort the FFN's neurons, the most wanted first, by a profile of this model (`forebay profile`).
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// With --profile: neurons that at least this part of the tokens wanted are hot, or auto for what makes this machine
-    /// fastest. They stay in memory and are computed for every token, by a GPU beside the cold ones on the cores: without
-    /// one they cost more than they save. Their Down is quantised again, which changes the model a little.
+    /// With --profile: neurons that at least this part of the tokens wanted are hot, or auto for what makes this
+    /// machine fastest. They stay in memory and are computed for every token, by a GPU beside the cold ones on the
+    /// cores: without one they cost more than they save. Their Down is quantised again, which changes the model a
+    /// little.
     #[arg(long, value_name = "auto|PART", requires = "profile")]
     hot: Option<HotBorder>,
     /// Store the neurons of ReLU models one by one even where the source has quantised them together: Down is quantised
     /// again, by columns, which changes the model a little. Then only live ones are computed, and read.
     #[arg(long)]
     by_neuron: bool,
-    /// Give the blocks of the source, a GGUF file, back to the file system while it is packed, and remove it in the end:
-    /// for a model that the disk cannot hold twice. If it is interrupted, the same command goes on.
+    /// Give the blocks of the source, a GGUF file, back to the file system while it is packed, and remove it in the
+    /// end: for a model that the disk cannot hold twice. If it is interrupted, the same command goes on.
     #[arg(long, conflicts_with_all = ["profile", "importance"])]
     consume: bool,
     /// Write a Chrome trace of the conversion.

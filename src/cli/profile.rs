@@ -232,8 +232,9 @@ fn experts(profile: &Profile, e: &ExpertProfile) -> String {
     });
     let mut text = format!(
         "{} tokens, experts, means over layers:\n- shared with the token so many before: {}\n- uses of a layer's so \
-         many most used: {}\n- different ones over so many tokens: {}\n- weights, the best first: {}\n{alive}\n| experts in \
-         memory | missed ({}, {} cores) | LRU | at best (Belady) | MB per token |\n|---|---|---|---|---|\n",
+         many most used: {}\n- different ones over so many tokens: {}\n- weights, the best first: {}\n{alive}\n\
+         | experts in memory | missed ({}, {} cores) | LRU | at best (Belady) | MB per token |\n\
+         |---|---|---|---|---|\n",
         profile.tokens,
         shares(&e.again),
         shares(&e.top_share),

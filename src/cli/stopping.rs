@@ -49,8 +49,8 @@ pub fn put_terminal_back() {
     *TERMINAL.lock() = tcgetattr(std::io::stdin()).ok();
 }
 
-/// Has a thread wait for SIGINT, SIGTERM and SIGHUP. Best effort: without it they end the program as they always do, and what
-/// was half-written is removed by the next conversion.
+/// Has a thread wait for SIGINT, SIGTERM and SIGHUP. Best effort: without it they end the program as they always do,
+/// and what was half-written is removed by the next conversion.
 pub fn watch() {
     let thread = std::thread::Builder::new().name("forebay-signals".into());
     let _ = thread.spawn(|| {

@@ -47,8 +47,8 @@ pub struct Synth {
     /// Share of neurons that are active, on average [default: 0.1].
     #[arg(long, value_name = "D")]
     density: Option<f64>,
-    /// Plant predictors that see the residual stream before their layer, but for the first layer, whose attention writes
-    /// the context (.fbay only).
+    /// Plant predictors that see the residual stream before their layer, but for the first layer, whose attention
+    /// writes the context (.fbay only).
     #[arg(long)]
     before_attention: bool,
     /// Sort the neurons, the most wanted first, by a profile of the same model (.fbay only).

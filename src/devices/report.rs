@@ -42,7 +42,8 @@ pub struct DeviceSpeed {
     pub cpu_products_gops: f64,
     /// The same of the device, with tokens and results on their way.
     pub device_products_gops: f64,
-    /// Billions of additions and multiplications of 32-bit numbers per second of all compute cores in a prompt's attention.
+    /// Billions of additions and multiplications of 32-bit numbers per second of all compute cores in a prompt's
+    /// attention.
     pub cpu_attention_gops: f64,
     /// The same of the device, with queries and results on their way.
     pub device_attention_gops: f64,

@@ -60,17 +60,17 @@ impl Engine {
         self.facts.budget.now()
     }
 
-    /// The minimum budget in bytes that [`Engine::set_budget`] can reach: a device that shares the memory has no weights
-    /// then, the neuron cache is smaller, pinned FFN clusters are streamed, and everything else stays.
+    /// The minimum budget in bytes that [`Engine::set_budget`] can reach: a device that shares the memory has no
+    /// weights then, the neuron cache is smaller, pinned FFN clusters are streamed, and everything else stays.
     pub fn least_budget(&self) -> u64 {
         self.facts.budget.least()
     }
 
     /// Changes the budget of the process to `bytes`: less, or again as much as it was at the start. It is in force
     /// between two steps, so within the time of a token, and at once if nothing is generated; [`Engine::budget`] says
-    /// when. Copies of weights on a device that shares the memory go first, and the cores compute these; then the neuron
-    /// cache gives way, then FFN clusters that were pinned, which are streamed until the budget grows; their memory goes
-    /// back to the system. Nothing that is generated depends on it.
+    /// when. Copies of weights on a device that shares the memory go first, and the cores compute these; then the
+    /// neuron cache gives way, then FFN clusters that were pinned, which are streamed until the budget grows; their
+    /// memory goes back to the system. Nothing that is generated depends on it.
     ///
     /// # Errors
     /// Less than [`Engine::least_budget`], which the message names; more than at the start; or the engine has stopped.
@@ -143,8 +143,8 @@ impl Engine {
 
     /// The logits of the given `tokens` at every position from `first` onwards: `each` is called with the position and
     /// a row of `[vocab_size]`, which scores the token after that position. The tokens are taken as they are, from an
-    /// empty context, in steps of as many positions as there is [room](super::EngineBuilder::max_logits) for; the rows do not
-    /// depend on that.
+    /// empty context, in steps of as many positions as there is [room](super::EngineBuilder::max_logits) for; the rows
+    /// do not depend on that.
     ///
     /// # Errors
     /// No tokens, more than the context holds, one outside the vocabulary, a `first` beyond them, or a fault.

@@ -147,9 +147,9 @@ pub fn fit_predictors(
     })
 }
 
-/// How many layers' samples of `tokens` tokens are gathered in one run over the text: within what is asked for, with half
-/// of what an engine under the budget `total` can spare above the `least`, and so that there is room to fit a layer
-/// beside them in a process of `process` bytes.
+/// How many layers' samples of `tokens` tokens are gathered in one run over the text: within what is asked for, with
+/// half of what an engine under the budget `total` can spare above the `least`, and so that there is room to fit a
+/// layer beside them in a process of `process` bytes.
 fn layers_at_once(
     network: &Network,
     request: &FitRequest,

@@ -1,5 +1,5 @@
-//! What a device has of the process's memory, and how much of it goes if that has to shrink: first keys and values, then
-//! the window for streamed clusters, then copies of weights from the last phase on.
+//! What a device has of the process's memory, and how much of it goes if that has to shrink: first keys and values,
+//! then the window for streamed clusters, then copies of weights from the last phase on.
 
 use forebay_models::bundle::Bundle;
 use forebay_plans::on_device::{OnDevice, PhaseOnDevice};

@@ -1,6 +1,6 @@
 //! The budget while the engine runs. Copies on a device that shares the memory go first, phase by phase: the cores have
-//! those weights and compute them. Then the cache of neurons or of experts shrinks; then pinned clusters of a model that
-//! streams others are evicted. No result depends on any of it. Keys and values and all other pinned weights stay.
+//! those weights and compute them. Then the cache of neurons or of experts shrinks; then pinned clusters of a model
+//! that streams others are evicted. No result depends on any of it. Keys and values and all other pinned weights stay.
 
 mod copies;
 mod pressure;

@@ -19,9 +19,9 @@ impl DeviceRequest {
     }
 }
 
-/// Bytes that are left for a device's attention; `left` is what is left for it and the weights, of which at least `least`
-/// are needed, and `whole` are all. None if it takes more than its part, or only because of it not all weights would be in
-/// memory.
+/// Bytes that are left for a device's attention; `left` is what is left for it and the weights, of which at least
+/// `least` are needed, and `whole` are all. None if it takes more than its part, or only because of it not all weights
+/// would be in memory.
 pub(super) fn for_attention(
     bundle: &Bundle,
     request: &MemoryRequest,

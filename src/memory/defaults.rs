@@ -55,8 +55,8 @@ pub(super) fn default_batch(bundle: &Bundle, request: &MemoryRequest, context: u
     batch.min(context)
 }
 
-/// Most tokens of a draft, at most `wanted`: with the last token they are a batch, and their logits are to be few beside
-/// the budget. None if a token cannot be taken back: a recurrent state is the only one of its kind.
+/// Most tokens of a draft, at most `wanted`: with the last token they are a batch, and their logits are to be few
+/// beside the budget. None if a token cannot be taken back: a recurrent state is the only one of its kind.
 pub(super) fn longest_drafts(
     bundle: &Bundle,
     request: &MemoryRequest,

@@ -116,8 +116,8 @@ pub(super) fn fixed_items(
     budget
 }
 
-/// Claims the page tables of all that has been claimed and of so many bytes of weights, as far as there is room for more
-/// than the `least`: control groups count them.
+/// Claims the page tables of all that has been claimed and of so many bytes of weights, as far as there is room for
+/// more than the `least`: control groups count them.
 pub(super) fn claim_page_tables(budget: &mut Budget, (least, weights): (u64, u64)) {
     let mapped = budget.claimed() + weights.min(budget.remaining()).max(least);
     let why = "8 bytes for each 4 KiB of memory";

@@ -14,8 +14,8 @@ use crate::live_budget::{Copies, LiveBudget};
 /// How often less is lent than the last time, if that much cannot be given back.
 const LENDING_TRIALS: usize = 3;
 
-/// What is lent to weights, and the residency with it. That is of the same kind as `planned`, the one with nothing lent,
-/// so that it can become that one step by step.
+/// What is lent to weights, and the residency with it. That is of the same kind as `planned`, the one with nothing
+/// lent, so that it can become that one step by step.
 pub(super) fn lend(
     bundle: &Bundle,
     request: &MemoryRequest,

@@ -11,8 +11,8 @@ use super::{DeviceRequest, MemoryRequest};
 /// Copying streamed clusters to a device takes at most this part of the memory for weights: what is pinned is not read.
 const UPLOADS_SHARE: u64 = 8;
 
-/// The window for streamed clusters on a device, if weights are streamed and copied to one, and its bytes; `left` is what
-/// is left for it and the weights, of which at least `least` are needed, and `whole` are all.
+/// The window for streamed clusters on a device, if weights are streamed and copied to one, and its bytes; `left` is
+/// what is left for it and the weights, of which at least `least` are needed, and `whole` are all.
 pub(super) fn upload_window(
     bundle: &Bundle,
     request: &MemoryRequest,

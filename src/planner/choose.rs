@@ -13,8 +13,8 @@ use super::outlook::{Outlook, Seen, has_gates_first};
 use crate::error::Error;
 use crate::memory::{MemoryRequest, plan};
 
-/// Stream windows that are tried, the default first: reads in flight against memory for weights. Where nearly everything
-/// fits, it is the window that keeps the rest out, so narrow ones come last.
+/// Stream windows that are tried, the default first: reads in flight against memory for weights. Where nearly
+/// everything fits, it is the window that keeps the rest out, so narrow ones come last.
 const WINDOWS: [usize; 5] = [
     STREAM_WINDOW,
     STREAM_WINDOW / 2,

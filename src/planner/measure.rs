@@ -96,7 +96,8 @@ pub(crate) fn measure_memory(profile: &mut MachineProfile) -> Result<(), Error> 
     let cache = Topology::read()?.last_level_cache_bytes;
     let available = MemoryLimits::read()?.effective_available();
     let most = buffer_bytes(cache, available).ok();
-    // In a small container on a large machine the caches hold a part of it: such rates are measured again the next time.
+    // In a small container on a large machine the caches hold a part of it: such rates are measured again the next
+    // time.
     let least = most.unwrap_or((available / 4) as usize);
     let bytes = least.max(MEMORY_BYTES.min(available / 8) as usize);
     let probe = BandwidthProbe::with_buffer(bytes)?;

@@ -23,8 +23,8 @@ pub struct ExpertProfile {
     pub distinct: BTreeMap<usize, f64>,
     /// Mean weights of a token's experts, the best first, as parts of their sum.
     pub weights: Vec<f64>,
-    /// Part of the neurons of a token's experts whose Gate is alive; 1 if all are computed. Profiles by earlier versions do
-    /// not say.
+    /// Part of the neurons of a token's experts whose Gate is alive; 1 if all are computed. Profiles by earlier
+    /// versions do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alive: Option<f64>,
     /// Cores over which the simulated caches are divided.

@@ -43,7 +43,8 @@ pub(crate) struct Wants<'a> {
 }
 
 impl Wants<'_> {
-    /// One cache over all layers, for a part `cached` of all neurons that are not hot; the first half of the tokens warms it up.
+    /// One cache over all layers, for a part `cached` of all neurons that are not hot; the first half of the tokens
+    /// warms it up.
     pub fn simulate(&self, cached: f64, policy: PolicyKind) -> MissPoint {
         let (neurons, words) = (self.rows.len() * self.d_ff, self.d_ff.div_ceil(64));
         let cold = neurons - self.hot.iter().sum::<usize>();

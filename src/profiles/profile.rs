@@ -21,7 +21,8 @@ pub struct Profile {
     pub tokens: usize,
     /// The mode that decides which neurons are wanted: the predicted ones, or the live ones.
     pub sparsity: Sparsity,
-    /// Part of each layer's neurons that a token wants, P_activated, `[n_layers]`. Here and below, hot ones do not count.
+    /// Part of each layer's neurons that a token wants, P_activated, `[n_layers]`. Here and below, hot ones do not
+    /// count.
     pub wanted: Vec<f64>,
     /// Part of a token's neurons that the previous token wanted too.
     pub overlap: f64,

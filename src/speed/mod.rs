@@ -13,6 +13,8 @@ pub(crate) mod work;
 use std::fmt;
 use std::str::FromStr;
 
+use forebay_models::random::split_mix;
+
 #[cfg(feature = "gpu")]
 pub(crate) use kernels::{Attention, MEASURED_HEADS, attention_rate, job_rates};
 #[cfg(feature = "gpu")]
@@ -30,18 +32,12 @@ pub enum Phase {
     Decode,
 }
 
-/// `n` token ids of a vocabulary, the same in every run of the program (splitmix64), but different for another `seed`.
+/// `n` token ids of a vocabulary, the same in every run of the program, but different for another `seed`.
 pub fn random_tokens(n: usize, seed: usize, vocabulary: usize) -> Vec<u32> {
     let mut state = (seed as u64) << 32;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
     // A vocabulary is far below 2^32, so no id is noticeably more likely than others.
     (0..n)
-        .map(|_| (next() % vocabulary as u64) as u32)
+        .map(|_| (split_mix(&mut state) % vocabulary as u64) as u32)
         .collect()
 }
 

@@ -34,8 +34,8 @@ impl ExpertFlights {
         self.waiting.is_empty()
     }
 
-    /// Takes a flight, and asks the cache for its cluster at once, so that a read of it starts: for all of it, or for its
-    /// Gates alone.
+    /// Takes a flight, and asks the cache for its cluster at once, so that a read of it starts: for all of it, or for
+    /// its Gates alone.
     pub fn push(&mut self, frame: &mut Frame<'_>, flight: Box<Flight>, whole: bool) {
         let request = Request::of(frame.bundle, frame.phase.layer, &flight.item, whole);
         if let Some(request) = request {
@@ -82,8 +82,9 @@ impl ExpertFlights {
     }
 }
 
-/// Checks what was read of a flight's cluster, at every read, because the file may be overwritten while it is in use. False
-/// if it is to be read once more: a guess was wrong, which may have been read while an earlier generation had trouble.
+/// Checks what was read of a flight's cluster, at every read, because the file may be overwritten while it is in use.
+/// False if it is to be read once more: a guess was wrong, which may have been read while an earlier generation had
+/// trouble.
 fn look_at(
     frame: &mut Frame<'_>,
     flight: &Flight,

@@ -108,12 +108,7 @@ impl Flight {
         &self.gates[..n_tokens * self.count]
     }
 
-    /// What the predictor names for each of `n_tokens` tokens, if there is one.
-    pub fn named(&self, n_tokens: usize) -> Option<&[LiveMask]> {
-        (!self.named.is_empty()).then(|| &self.named[..n_tokens])
-    }
-
-    /// The same, for writing.
+    /// What the predictor names for each of `n_tokens` tokens, if there is one, for writing.
     pub fn named_mut(&mut self, n_tokens: usize) -> Option<&mut [LiveMask]> {
         (!self.named.is_empty()).then(|| &mut self.named[..n_tokens])
     }

@@ -1,14 +1,13 @@
 //! Random numbers of tests.
 
-/// SplitMix64.
+use forebay_models::random::split_mix;
+
+/// A seeded stream.
 pub(crate) struct Random(pub u64);
 
 impl Random {
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+        split_mix(&mut self.0)
     }
 
     pub fn below(&mut self, n: usize) -> usize {

@@ -160,8 +160,8 @@ fn with_driver(
     (builder, hold)
 }
 
-/// A simulated device. With `FOREBAY_TEST_DEVICE=vulkan` and the feature `gpu`, the first Vulkan device does what an ideal
-/// one would.
+/// A simulated device. With `FOREBAY_TEST_DEVICE=vulkan` and the feature `gpu`, the first Vulkan device does what an
+/// ideal one would.
 fn device(behaviour: Behaviour) -> Box<dyn DeviceDriver> {
     #[cfg(feature = "gpu")]
     if std::env::var_os("FOREBAY_TEST_DEVICE").is_some() {

@@ -1,5 +1,5 @@
-//! A smaller budget takes a device's copies of weights, and of keys and values before; the cores compute meanwhile, and no
-//! token changes.
+//! A smaller budget takes a device's copies of weights, and of keys and values before; the cores compute meanwhile, and
+//! no token changes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -23,8 +23,8 @@ const NEW_TOKENS: usize = 24;
 /// A model for runs with a device, the format in which it is packed, and whether its neurons are in panels.
 type OnDevice = (&'static str, Option<BlockType>, bool);
 
-/// Sparse by neuron, K-quants, a table in powers of two, experts beside neurons that all tokens use, experts with biases,
-/// latent attention, inputs of tokens, and delta nets.
+/// Sparse by neuron, K-quants, a table in powers of two, experts beside neurons that all tokens use, experts with
+/// biases, latent attention, inputs of tokens, and delta nets.
 const ON_DEVICE: [OnDevice; 8] = [
     ("llama_relu_f16", Some(BlockType::Q8_0), false),
     ("llama_k", None, true),
@@ -53,8 +53,8 @@ fn run(engine: &Engine) -> Statistics {
     generate(engine, request)
 }
 
-/// A device computes nothing, a part or all that it can, of prompts and of generated tokens, with copies of the weights or
-/// with those of the cores.
+/// A device computes nothing, a part or all that it can, of prompts and of generated tokens, with copies of the weights
+/// or with those of the cores.
 #[test]
 fn with_a_device() {
     for model in ON_DEVICE {

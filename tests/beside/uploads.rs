@@ -62,8 +62,8 @@ fn beside(model: Dense, threads: usize, part: f64) -> (Engine, Hold) {
     (engine, hold.into_inner().expect("it was made"))
 }
 
-/// A prompt of several batches, then a few tokens. Prompts of other numbers have nothing in common with it that could be
-/// kept.
+/// A prompt of several batches, then a few tokens. Prompts of other numbers have nothing in common with it that could
+/// be kept.
 fn run(engine: &Engine, number: u32) -> Statistics {
     let mut request = Request::text("").max_tokens(6);
     request.prompt = Prompt::Tokens((3..123).map(|t| (t + number) % 60 + 3).collect());
@@ -114,7 +114,8 @@ fn streamed_clusters_are_computed_on_a_device_in_prompts() {
     }
 }
 
-/// A copy or a job in the middle of a prompt fails, or never ends: the same step makes it good, and so do later prompts.
+/// A copy or a job in the middle of a prompt fails, or never ends: the same step makes it good, and so do later
+/// prompts.
 #[test]
 fn a_failed_copy_or_job_is_computed_by_its_core_within_its_step() {
     let expected = alone(Dense::Several);

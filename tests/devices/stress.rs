@@ -1,5 +1,5 @@
-//! A Vulkan device under memory pressure: budgets in real control groups, budgets that change while tokens are generated,
-//! and engines one after the other.
+//! A Vulkan device under memory pressure: budgets in real control groups, budgets that change while tokens are
+//! generated, and engines one after the other.
 
 use std::path::{Path, PathBuf};
 
@@ -20,8 +20,8 @@ const ENGINES: usize = 4;
 const WARM_UP: usize = 2;
 /// Budgets one after the other.
 const ROUNDS: u32 = 4;
-/// What allocator and driver may keep in another way at the end than after the warm-up. An engine's weights on the device
-/// would be more.
+/// What allocator and driver may keep in another way at the end than after the warm-up. An engine's weights on the
+/// device would be more.
 const SPREAD: u64 = 8 * MIB;
 
 fn on(choice: DeviceChoice, model: &Path) -> EngineBuilder {
@@ -31,8 +31,8 @@ fn on(choice: DeviceChoice, model: &Path) -> EngineBuilder {
         .device_placing(DevicePlacing::Part(1.0))
 }
 
-/// A prompt that is long enough for its graph, and a few tokens. Others begin with another token, so that nothing of it is
-/// known.
+/// A prompt that is long enough for its graph, and a few tokens. Others begin with another token, so that nothing of it
+/// is known.
 fn request(number: u32) -> Request {
     let mut request = Request::text("").max_tokens(6);
     request.prompt = Prompt::Tokens((3 + number..51 + number).collect());

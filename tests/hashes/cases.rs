@@ -117,7 +117,8 @@ fn some_settings(model: &Model, kv: &str) -> Vec<Setting> {
     vec![Setting { percent, threads }]
 }
 
-/// Every other budget: each KV format has budgets and a number of threads of its own, not that with which the program runs.
+/// Every other budget: each KV format has budgets and a number of threads of its own, not that with which the program
+/// runs.
 fn some_budgets(kv: &str) -> Vec<Setting> {
     let (first, threads) = if kv == "f16" { (1, 2) } else { (0, 1) };
     let budgets = PERCENTS.into_iter().skip(first).step_by(2);

@@ -20,8 +20,8 @@ pub fn run(prepared: &PreparedModel, group: &Group, comparison: &mut Comparison)
             let engine = build(builder().weight_memory(bytes));
             read.push(run_prompts(&engine, group, setting, comparison));
         }
-        // Of a tiny model, less than a cluster may lie between the minimum and the whole, and what has been read ahead when
-        // a run ends differs by a few.
+        // Of a tiny model, less than a cluster may lie between the minimum and the whole, and what has been read ahead
+        // when a run ends differs by a few.
         let (first, last) = (read.first().copied(), read.last().copied());
         let less = match group.model.is_tiny() {
             true => last.map(|bytes| bytes + bytes / 16) < first,

@@ -199,8 +199,8 @@ impl Runner<'_> {
         command
     }
 
-    /// Asks the program: its refusal of a tiny budget names the least, and the statistics of a run with plenty say how much
-    /// it takes. Such a run has a hash as all others have.
+    /// Asks the program: its refusal of a tiny budget names the least, and the statistics of a run with plenty say how
+    /// much it takes. Such a run has a hash as all others have.
     fn budgets(&self, comparison: &mut Comparison) -> Budgets {
         let text = &self.prompts[0].1.0;
         let unwritten = self.file("refused");
@@ -233,7 +233,8 @@ impl Runner<'_> {
         self.group.model.is_small() && percents.min() < Some(100)
     }
 
-    /// Runs the first prompt with this much memory; the sum of what the budget's items take, and the bytes that were read.
+    /// Runs the first prompt with this much memory; the sum of what the budget's items take, and the bytes that were
+    /// read.
     fn run_first(&self, memory: &str, comparison: &mut Comparison) -> (u64, f64) {
         let (prompt, file) = &self.prompts[0];
         let statistics = self.statistics(&file.0, memory);

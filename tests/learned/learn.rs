@@ -150,7 +150,8 @@ fn swiglu_models_are_told_to_calibrate() {
 
 #[test]
 fn thresholds_leave_the_part_that_is_asked_for() {
-    // A copy, which no earlier run of this test has calibrated: what is packed stays while the test program is the same.
+    // A copy, which no earlier run of this test has calibrated: what is packed stays while the test program is the
+    // same.
     let model = TemporaryFile::new("thresholds.gguf");
     std::fs::copy(support::tiny("llama_k"), &model.0).expect("a writable folder");
     let text = TemporaryFile::new("calibration.txt");

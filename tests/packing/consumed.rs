@@ -1,4 +1,5 @@
-//! Packing that gives the source back needs little room, and whatever ends it, nothing is lost: the same command goes on.
+//! Packing that gives the source back needs little room, and whatever ends it, nothing is lost: the same command goes
+//! on.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,5 @@
-//! A simulated device that shares the memory: its copies of weights are part of the budget, and go back when that shrinks
-//! or the device is lost.
+//! A simulated device that shares the memory: its copies of weights are part of the budget, and go back when that
+//! shrinks or the device is lost.
 
 use forebay::{Engine, EngineBuilder, Request};
 use forebay_plans::process::rss_peak;

@@ -1,5 +1,5 @@
-//! Memory that weights have until it is needed: the KV cache's until positions are written, and that of a step's buffers
-//! until a prompt fills them.
+//! Memory that weights have until it is needed: the KV cache's until positions are written, and that of a step's
+//! buffers until a prompt fills them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

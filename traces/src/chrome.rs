@@ -2,8 +2,8 @@
 //!
 //! Format: "Trace Event Format", Google, JSON object form. One thread per trace lane; stages, reads and stalls are
 //! complete (`X`) slices, a read and its consumer are joined by a flow arrow (`s` to `f`), beginnings of steps are `i`,
-//! counters are `C`. Times are microseconds with three decimals, so nanoseconds survive. Records are formatted one by one into the writer: the
-//! document is never in memory.
+//! counters are `C`. Times are microseconds with three decimals, so nanoseconds survive. Records are formatted one by
+//! one into the writer: the document is never in memory.
 
 use std::io::{self, BufWriter, Write};
 
@@ -95,8 +95,6 @@ fn write_lane(out: &mut impl Write, lane: &TraceLane, tid: u64) -> io::Result<()
                 Micros(record.start_ns),
                 quoted(&format!("{} {}", lane.name(), which.name()))?
             )?,
-            Kind::FlowOut => write_arrow(out, tid, "s", record.flow, record.start_ns)?,
-            Kind::FlowIn => write_arrow(out, tid, "f", record.flow, record.start_ns)?,
         }
     }
     Ok(())

@@ -19,7 +19,7 @@ pub struct TraceLane {
 impl TraceLane {
     /// A trace lane shown as `name` that keeps the newest `capacity` records; 0 switches it off.
     ///
-    /// The memory ([`TraceLane::bytes`]) is written here, so that there is no page fault later.
+    /// The memory is written here, so that there is no page fault later.
     pub fn new(name: impl Into<String>, capacity: usize) -> Self {
         // Not all zero, so the pages really are written.
         let empty = Record::new(Kind::Stall(Reason::Idle), u64::MAX, u64::MAX);
@@ -71,11 +71,6 @@ impl TraceLane {
         self.pushed.saturating_sub(self.ring.len() as u64)
     }
 
-    /// Memory of the ring, in bytes: an item of the memory budget.
-    pub fn bytes(&self) -> usize {
-        size_of_val(&*self.ring)
-    }
-
     /// The records kept, in the order they were pushed.
     pub fn iter(&self) -> impl Iterator<Item = &Record> {
         let (newer, older) = self.ring.split_at(self.next);
@@ -124,14 +119,13 @@ mod tests {
         let mut lane = TraceLane::new("off", 0);
         push(&mut lane, 1);
         assert!(!lane.is_enabled() && lane.is_empty());
-        assert_eq!((lane.len(), lane.overwritten(), lane.bytes()), (0, 0, 0));
+        assert_eq!((lane.len(), lane.overwritten(), lane.ring.len()), (0, 0, 0));
         assert_eq!(lane.iter().count(), 0);
     }
 
     #[test]
     fn clear_starts_afresh() {
         let mut lane = TraceLane::new("core 0", 3);
-        assert_eq!(lane.bytes(), 192);
         (0..5).for_each(|i| push(&mut lane, i));
         lane.clear();
         assert_eq!((lane.len(), lane.overwritten()), (0, 0));

@@ -117,11 +117,6 @@ impl Ledger {
     pub fn charged(&self) -> Charged {
         self.charged
     }
-
-    /// Shares of what was charged so far.
-    pub fn fractions(&self) -> Bubbles {
-        self.charged.fractions()
-    }
 }
 
 impl Charged {
@@ -227,7 +222,7 @@ mod tests {
         ledger.enter(State::Stall(Reason::Barrier), 180);
         ledger.enter(State::Busy, 170); // a clock that ran backwards
         ledger.finish(200);
-        let b = ledger.fractions();
+        let b = ledger.charged().fractions();
         assert_eq!((b.idle, b.compute_busy), (0.1, 0.6));
         assert_eq!((b.wait_io_gate, b.wait_barrier), (0.3, 0.0));
         assert_eq!(ledger.charged().total(), 100);

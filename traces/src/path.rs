@@ -25,8 +25,8 @@ pub enum Link {
     HandOverOfRead,
     /// From the end of a core's work to the moment when the core that had waited for it continued.
     HandOverByCore,
-    /// A core waited, and the trace does not tell for which read or core; or it waited for the device, or for a token to
-    /// work on.
+    /// A core waited, and the trace does not tell for which read or core; or it waited for the device, or for a token
+    /// to work on.
     Wait(Reason),
 }
 

@@ -225,10 +225,6 @@ pub enum Kind {
         /// Its value.
         value: u64,
     },
-    /// One more arrow that starts inside the slice around `start_ns`.
-    FlowOut,
-    /// One more arrow that ends inside the slice around `start_ns`: for a slice that consumes several reads.
-    FlowIn,
 }
 
 /// One event in a trace lane: one cache line.
@@ -239,7 +235,7 @@ pub enum Kind {
 pub struct Record {
     /// Start, as [`crate::clock::now_ns`] counts.
     pub start_ns: u64,
-    /// End; equal to the start for counters and flows.
+    /// End; equal to the start for counters.
     pub end_ns: u64,
     /// What it is about.
     pub kind: Kind,
@@ -327,16 +323,6 @@ impl Record {
     /// A counter's value.
     pub const fn counter(which: Counter, value: u64, now_ns: u64) -> Self {
         Self::new(Kind::Counter { which, value }, now_ns, now_ns)
-    }
-
-    /// The end of one more arrow, inside the slice around `now_ns`.
-    pub const fn flow_in(flow: u64, now_ns: u64) -> Self {
-        Self::new(Kind::FlowIn, now_ns, now_ns).with_flow(flow)
-    }
-
-    /// The start of one more arrow, inside the slice around `now_ns`.
-    pub const fn flow_out(flow: u64, now_ns: u64) -> Self {
-        Self::new(Kind::FlowOut, now_ns, now_ns).with_flow(flow)
     }
 
     /// Names the clusters: `count` from `first` on.

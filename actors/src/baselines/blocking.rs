@@ -33,8 +33,8 @@ impl Wiring for BlockingGraph {
     }
 
     fn turn(&mut self, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
-        work(self.by_neuron, stages, frame, out, &mut deliver)
-            || self.by_neuron && retry(stages, frame, out, &mut deliver)
+        work(self.by_neuron, stages, frame, out, deliver)
+            || self.by_neuron && retry(stages, frame, out)
     }
 
     fn ready(
@@ -44,7 +44,7 @@ impl Wiring for BlockingGraph {
         frame: &mut Frame<'_>,
         out: &mut Outbox,
     ) {
-        ready(number, stages, frame, out, &mut deliver);
+        ready(number, stages, frame, out);
     }
 
     fn starts_reads(&self) -> bool {

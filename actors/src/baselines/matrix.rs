@@ -72,12 +72,12 @@ impl Wiring for MatrixGraph {
             parked,
         } = self;
         let parks = *parks;
-        let mut deliver =
+        let deliver =
             |from: Station, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox| {
                 Self::deliver(parks.then_some(&mut *parked), from, stages, frame, out);
             };
-        graph::work(*by_neuron, stages, frame, out, &mut deliver)
-            || *by_neuron && graph::retry(stages, frame, out, &mut deliver)
+        graph::work(*by_neuron, stages, frame, out, deliver)
+            || *by_neuron && graph::retry(stages, frame, out)
             || *by_neuron && frame.weights.neurons.can_read()
     }
 
@@ -88,7 +88,7 @@ impl Wiring for MatrixGraph {
         frame: &mut Frame<'_>,
         out: &mut Outbox,
     ) {
-        graph::ready(number, stages, frame, out, &mut stations::deliver);
+        graph::ready(number, stages, frame, out);
     }
 
     fn is_done(&self, stages: &Stages, phase: &Phase) -> bool {

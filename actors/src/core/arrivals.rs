@@ -71,8 +71,8 @@ impl Core {
         }
     }
 
-    /// Keeps why a cluster could not be read, for when it is wanted. An earlier reason may be left of a read that nobody
-    /// wanted in the end.
+    /// Keeps why a cluster could not be read, for when it is wanted. An earlier reason may be left of a read that
+    /// nobody wanted in the end.
     fn note_unread(&mut self, cluster: u32, fault: ReadFault) {
         self.unread.retain(|(unread, _)| *unread != cluster);
         self.unread.push((cluster, fault));

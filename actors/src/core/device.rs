@@ -1,5 +1,5 @@
-//! What a device computes of the core's phases. Only core 0 has to do with what is pinned; streamed clusters go there from
-//! every core (`Uploader`).
+//! What a device computes of the core's phases. Only core 0 has to do with what is pinned; streamed clusters go there
+//! from every core (`Uploader`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +55,8 @@ impl Core {
         taken
     }
 
-    /// Copies a cluster of the next FFN to the device in a phase before it, if one has been read and there is room; false
-    /// if not.
+    /// Copies a cluster of the next FFN to the device in a phase before it, if one has been read and there is room;
+    /// false if not.
     pub(super) fn copy_ahead(&mut self, number: usize) -> bool {
         let n_tokens = self.step.tokens.places.len();
         let program = self.prompts.program().unwrap_or(&self.program);
@@ -105,8 +105,8 @@ impl Core {
         }
     }
 
-    /// Has the next phase's weights given back or copied, so that the device has those of the first `keep` phases and no
-    /// others; `None` once it has, or is not used any more.
+    /// Has the next phase's weights given back or copied, so that the device has those of the first `keep` phases and
+    /// no others; `None` once it has, or is not used any more.
     pub(super) fn move_on_device(&mut self, keep: usize) -> Option<Turn> {
         let shared = Arc::clone(&self.shared);
         let (link, parts) = (self.device.as_mut()?, shared.device.as_ref()?);

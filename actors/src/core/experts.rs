@@ -8,8 +8,8 @@ use super::Core;
 use crate::shared::Shared;
 use crate::step::Step;
 
-/// A step of a prompt uses most experts of a layer if its tokens use this many times as many as there are: of those that
-/// are used equally often, one in twenty remains unused.
+/// A step of a prompt uses most experts of a layer if its tokens use this many times as many as there are: of those
+/// that are used equally often, one in twenty remains unused.
 const USES: usize = 3;
 
 impl Core {
@@ -23,8 +23,8 @@ impl Core {
         }
     }
 
-    /// Holds cells for clusters that will be computed. Not if there are more than flights, since then some would be held
-    /// that nobody takes.
+    /// Holds cells for clusters that will be computed. Not if there are more than flights, since then some would be
+    /// held that nobody takes.
     fn want_experts(&mut self, number: usize) {
         let program = self.prompts.program().unwrap_or(&self.program);
         let (layer, items) = routed(program, number, 0);
@@ -101,7 +101,8 @@ impl Core {
     }
 }
 
-/// The layer that is so many after that of phase `number`, and the clusters of its FFN if that has experts and comes later.
+/// The layer that is so many after that of phase `number`, and the clusters of its FFN if that has experts and comes
+/// later.
 fn routed(program: &Program, number: usize, later: usize) -> (usize, &[Item]) {
     let layer = program.phases[number].layer + later;
     let phase = program.routed_after(number, layer);

@@ -10,8 +10,8 @@ use super::surroundings::Surroundings;
 use super::{Core, State};
 use crate::wiring::{Stages, Wiring, release};
 
-/// A core taken apart, so that its stages can work within the frame of the phase. Borrow it where it is made: to move the
-/// frame is to read what has just been written in smaller pieces, and the CPU waits for that.
+/// A core taken apart, so that its stages can work within the frame of the phase. Borrow it where it is made: to move
+/// the frame is to read what has just been written in smaller pieces, and the CPU waits for that.
 pub(super) struct Apart<'a> {
     pub frame: Frame<'a>,
     pub stages: &'a mut Stages,
@@ -119,8 +119,8 @@ impl Core {
         }
     }
 
-    /// What every core does of phase `number` before its work. True if it has published rows of the input that all cores
-    /// take.
+    /// What every core does of phase `number` before its work. True if it has published rows of the input that all
+    /// cores take.
     fn prepare(&mut self, number: usize) -> bool {
         let shared = &self.shared;
         let program = self.prompts.program().unwrap_or(&self.program);

@@ -259,7 +259,8 @@ impl Residual {
         }
     }
 
-    /// Adds all cores' FFN shares to this core's tokens: integers, so in any order. The biases are Down's, `[d_model]`, and those of the experts' Down, `[n_experts, d_model]`; they may be empty.
+    /// Adds all cores' FFN shares to this core's tokens: integers, so in any order. The biases are Down's, `[d_model]`,
+    /// and those of the experts' Down, `[n_experts, d_model]`; they may be empty.
     fn join_shares(
         &mut self,
         around: &Surroundings<'_>,

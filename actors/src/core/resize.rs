@@ -1,5 +1,5 @@
-//! Pinned clusters are evicted while the budget is smaller, and pinned again when it grows. So are copies of others on a
-//! device, before them: the cores have the clusters in memory and compute them meanwhile.
+//! Pinned clusters are evicted while the budget is smaller, and pinned again when it grows. So are copies of others on
+//! a device, before them: the cores have the clusters in memory and compute them meanwhile.
 //!
 //! It happens between two steps. First the stream window's reads finish, since the cycle of streamed clusters changes;
 //! what is pinned again is read into its place and verified like everything that is streamed; then the core gets
@@ -18,8 +18,8 @@ use super::{Core, State};
 use crate::step::Sizes;
 
 impl Core {
-    /// A step without tokens: the caches get their new size, then clusters on a device are given back or copied again, then
-    /// others are evicted or read back.
+    /// A step without tokens: the caches get their new size, then clusters on a device are given back or copied again,
+    /// then others are evicted or read back.
     pub(super) fn begin_resize(&mut self, sizes: Sizes) {
         // A prompt that was cut short may still have a part of the cache's memory.
         self.begin_graph();
@@ -34,8 +34,8 @@ impl Core {
         self.state = State::ResizeCaches;
     }
 
-    /// The caches get their new size once nothing is read into what they give back: a guess may still be on its way, or a
-    /// part of a prompt that was cut short.
+    /// The caches get their new size once nothing is read into what they give back: a guess may still be on its way, or
+    /// a part of a prompt that was cut short.
     pub(super) fn cache_resize_turn(&mut self) -> Turn {
         if !self.resize_caches() && self.reads_into_caches() {
             return Turn::Blocked(Reason::IoGate);

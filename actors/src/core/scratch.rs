@@ -1,5 +1,5 @@
-//! What the buffers of a core take, and which of them give their memory back between steps: what a prompt's batch fills,
-//! a generated token hardly touches.
+//! What the buffers of a core take, and which of them give their memory back between steps: what a prompt's batch
+//! fills, a generated token hardly touches.
 
 use forebay_models::bundle::{Bundle, DirectoryEntry, FfnGeometry, MAX_BUNDLES, MAX_NEURONS};
 use forebay_models::network::Content;

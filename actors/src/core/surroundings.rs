@@ -85,7 +85,8 @@ impl<'a> Surroundings<'a> {
         }
     }
 
-    /// How the neurons of the phase's layer are stored, but for hot ones: where it has an FFN and experts, they are alike.
+    /// How the neurons of the phase's layer are stored, but for hot ones: where it has an FFN and experts, they are
+    /// alike.
     pub fn geometry(&self) -> Option<&FfnGeometry> {
         let (meta, layer) = (&self.bundle.meta, self.phase.layer);
         meta.ffns[layer].as_ref().or(meta.experts[layer].as_ref())

@@ -8,9 +8,9 @@ use forebay_traces::record::Reason;
 
 use super::Core;
 
-/// After so many waits in a row at which watching was in vain, a core no longer watches for long. In prompts, some waits
-/// are longer than a long watch although the other core runs: with 2 in a row, two cores read those of SmolLM2 at 0.79 of
-/// the speed.
+/// After so many waits in a row at which watching was in vain, a core no longer watches for long. In prompts, some
+/// waits are longer than a long watch although the other core runs: with 2 in a row, two cores read those of SmolLM2 at
+/// 0.79 of the speed.
 const VAIN: u32 = 32;
 /// Then it does so once in so many waits, to notice that the machine is less busy.
 const TRIAL: u32 = 16;
@@ -56,9 +56,9 @@ impl Watch {
 /// The I/O actor's thread has no CPU to itself if every CPU has a core: it would start reads when the system next looks
 /// whom to run, milliseconds later. A core that has just given it reads for which it will wait lets it run at once.
 ///
-/// If others want the CPU, too, the system lets them run for milliseconds. Then the core passes for a long time, so that
-/// it loses about a hundredth of its time. (If it always gave way, two cores beside a busy thread took 3.7 times as
-/// long.)
+/// If others want the CPU, too, the system lets them run for milliseconds. Then the core passes for a long time, so
+/// that it loses about a hundredth of its time. (If it always gave way, two cores beside a busy thread took 3.7 times
+/// as long.)
 #[derive(Debug, Default)]
 struct GivesWay {
     /// Whether the I/O actor has a CPU to itself.
@@ -96,8 +96,8 @@ impl GivesWay {
 const SLICES: u32 = 8;
 
 impl Core {
-    /// Runs on the calling thread until the core has finished, pinned to `core` if given; `spare` tells whether there are
-    /// more CPUs than cores.
+    /// Runs on the calling thread until the core has finished, pinned to `core` if given; `spare` tells whether there
+    /// are more CPUs than cores.
     pub(crate) fn run(&mut self, core: Option<usize>, spare: bool) {
         self.bell.bind();
         pin(core);

@@ -36,7 +36,7 @@ pub(crate) fn work(
     stages: &mut Stages,
     frame: &mut Frame<'_>,
     out: &mut Outbox,
-    deliver: &mut dyn FnMut(Station, &mut Stages, &mut Frame<'_>, &mut Outbox),
+    mut deliver: impl FnMut(Station, &mut Stages, &mut Frame<'_>, &mut Outbox),
 ) -> bool {
     let order = match by_neuron {
         true => REQUESTS_FIRST,
@@ -64,27 +64,16 @@ pub(crate) fn work(
 }
 
 /// A cluster that waited for room in the cache may have all of its neurons by now.
-pub(crate) fn retry(
-    stages: &mut Stages,
-    frame: &mut Frame<'_>,
-    out: &mut Outbox,
-    deliver: &mut dyn FnMut(Station, &mut Stages, &mut Frame<'_>, &mut Outbox),
-) -> bool {
+pub(crate) fn retry(stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) -> bool {
     let Some(number) = frame.weights.neurons.retry_blocked() else {
         return false;
     };
-    ready(number, stages, frame, out, deliver);
+    ready(number, stages, frame, out);
     true
 }
 
 /// All neurons of flight `number` are in memory.
-pub(crate) fn ready(
-    number: usize,
-    stages: &mut Stages,
-    frame: &mut Frame<'_>,
-    out: &mut Outbox,
-    deliver: &mut dyn FnMut(Station, &mut Stages, &mut Frame<'_>, &mut Outbox),
-) {
+pub(crate) fn ready(number: usize, stages: &mut Stages, frame: &mut Frame<'_>, out: &mut Outbox) {
     if stages.gio.waiting.ready(number, out) {
         deliver(Station::Gio, stages, frame, out);
     } else if stages.udio.waiting.ready(number, out) {
@@ -124,11 +113,10 @@ impl Wiring for DecodeGraph {
         if !self.by_neuron {
             return match lend::is_possible(frame) {
                 true => lend::work(stages, frame, out),
-                false => work(false, stages, frame, out, &mut deliver),
+                false => work(false, stages, frame, out, deliver),
             };
         }
-        let worked =
-            retry(stages, frame, out, &mut deliver) || work(true, stages, frame, out, &mut deliver);
+        let worked = retry(stages, frame, out) || work(true, stages, frame, out, deliver);
         // Reads that are due are started before the next turn.
         if worked || frame.weights.neurons.can_read() {
             return true;
@@ -143,6 +131,6 @@ impl Wiring for DecodeGraph {
         frame: &mut Frame<'_>,
         out: &mut Outbox,
     ) {
-        ready(number, stages, frame, out, &mut deliver);
+        ready(number, stages, frame, out);
     }
 }

@@ -1,6 +1,7 @@
 //! Clusters of experts that any core may compute. An expert has few clusters, and each belongs to the core that caches
-//! it, so that of a token's experts one core may own far more than another. A core therefore offers those that are here,
-//! a few at a time, and one that has nothing else to do takes them. The owner's phase ends when it has all of them back.
+//! it, so that of a token's experts one core may own far more than another. A core therefore offers those that are
+//! here, a few at a time, and one that has nothing else to do takes them. The owner's phase ends when it has all of
+//! them back.
 
 use forebay_stages::contract::{Outbox, Port, StageActor};
 use forebay_stages::frame::Frame;

@@ -1,5 +1,5 @@
-//! The stations of the decode graph: how a neuron cluster moves from one to the next when tokens are generated. `deliver`
-//! is the diagram.
+//! The stations of the decode graph: how a neuron cluster moves from one to the next when tokens are generated.
+//! `deliver` is the diagram.
 //!
 //! ```text
 //!   Pred ─┬─ here ───────────────▶ GC ─┬─ here ───────────────▶ UDC ─ done ─▶ the core's share of the FFN
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Clusters of experts go to GIO whether they are in the cache or not, and by UDIO if Up or Down of a live neuron is
-//! missing in theirs. GIO and UDIO request what is missing from the single I/O actor. Of experts that are read whole, GIO
-//! offers a few of those that are here to all cores (`lend.rs`). Nothing else leaves the core.
+//! missing in theirs. GIO and UDIO request what is missing from the single I/O actor. Of experts that are read whole,
+//! GIO offers a few of those that are here to all cores (`lend.rs`). Nothing else leaves the core.
 
 use forebay_stages::contract::{Outbox, Port, StageActor};
 use forebay_stages::frame::Frame;
@@ -39,8 +39,8 @@ pub(super) const DOWNSTREAM_FIRST: [Station; 6] = [
     Station::Gio,
     Station::Pred,
 ];
-/// If single neurons are read, or experts in parts, the stages that request them come first: all of a layer's reads are in flight while its
-/// clusters are computed.
+/// If single neurons are read, or experts in parts, the stages that request them come first: all of a layer's reads are
+/// in flight while its clusters are computed.
 pub(super) const REQUESTS_FIRST: [Station; 6] = [
     Station::Udio,
     Station::Gio,

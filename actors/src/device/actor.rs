@@ -80,8 +80,8 @@ impl<D: DeviceDriver> DeviceActor<D> {
         &self.lanes.bell
     }
 
-    /// Takes errands, and returns jobs that are finished. [`Turn::Blocked`]: nothing can be done until the bell rings, or
-    /// until the device has finished a job ([`Reason::Device`]). It ends when the cores have, whatever is in flight.
+    /// Takes errands, and returns jobs that are finished. [`Turn::Blocked`]: nothing can be done until the bell rings,
+    /// or until the device has finished a job ([`Reason::Device`]). It ends when the cores have, whatever is in flight.
     pub fn turn(&mut self, now_ns: u64) -> Turn {
         // Nobody waits for what a device that is given up may still finish.
         let busy = self.driver.in_flight() > 0 && !self.lanes.account.is_gone();
@@ -148,8 +148,8 @@ impl<D: DeviceDriver> DeviceActor<D> {
         });
     }
 
-    /// Copies a streamed cluster into the window. Jobs behind it would compute with something else if that failed, so the
-    /// device is given up then.
+    /// Copies a streamed cluster into the window. Jobs behind it would compute with something else if that failed, so
+    /// the device is given up then.
     fn copy(&mut self, upload: Upload, now_ns: u64) {
         let account = &self.lanes.account;
         if !account.is_gone() {

@@ -4,8 +4,8 @@
 //!   queries, keys and values that the device lacks ─ job ─▶ results  ─ any fault ─▶ the core attends itself
 //! ```
 //!
-//! The device has a copy of the core's keys and values. It is brought up to date with the job that needs it, so tokens that
-//! only the core attends for cost nothing. The core's own cache always has all.
+//! The device has a copy of the core's keys and values. It is brought up to date with the job that needs it, so tokens
+//! that only the core attends for cost nothing. The core's own cache always has all.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -89,8 +89,8 @@ impl Attender {
         usize::from(self.trip.has_job())
     }
 
-    /// Asks the device to attend for the last tokens of a step in `layer`, whose input is `qkv`, `[n_tokens, in_dim]`, and
-    /// whose keys and values have been stored; the tokens that it gets.
+    /// Asks the device to attend for the last tokens of a step in `layer`, whose input is `qkv`, `[n_tokens, in_dim]`,
+    /// and whose keys and values have been stored; the tokens that it gets.
     pub fn begin(
         &mut self,
         layer: usize,
@@ -182,8 +182,8 @@ impl Attender {
         self.trip.collect(drop);
     }
 
-    /// The tokens that were away, and their results, `[tokens, own columns]`, or nothing if the core attends for them; `None`
-    /// while they are away, or nothing was asked.
+    /// The tokens that were away, and their results, `[tokens, own columns]`, or nothing if the core attends for them;
+    /// `None` while they are away, or nothing was asked.
     pub fn take(&mut self, attention: &mut Attention) -> Option<(Range<usize>, Option<&[f32]>)> {
         let worked = self.trip.take()?;
         let (layer, tokens) = self.away.clone();

@@ -9,8 +9,8 @@ use forebay_stages::kernels::kv::{BLOCK, POSITIONS};
 use super::kv_copies::{KvCopies, heads, space};
 use super::room::JOBS;
 
-/// Positions that a job can bring besides those of its own tokens: after tokens that only the core attended for, the device
-/// lacks more.
+/// Positions that a job can bring besides those of its own tokens: after tokens that only the core attended for, the
+/// device lacks more.
 const CATCH_UP: usize = 4 * BLOCK;
 
 /// Sizes of a core's largest job.
@@ -123,8 +123,8 @@ pub struct AttentionCosts {
 }
 
 impl AttentionCosts {
-    /// With a cache of this `room` on `threads` cores, in steps of `batch` tokens; `None` if devices do not attend with the
-    /// model's heads.
+    /// With a cache of this `room` on `threads` cores, in steps of `batch` tokens; `None` if devices do not attend with
+    /// the model's heads.
     pub fn of((network, room): (&Network, &KvRoom), threads: usize, batch: usize) -> Option<Self> {
         let copies = KvCopies::bytes(network, room, threads);
         let of_core = |rank| OwnAttention::of(network, room, (rank, threads), batch).room;

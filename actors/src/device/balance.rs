@@ -1,5 +1,5 @@
-//! How much of its attention a core leaves to the device: as much as lets both finish at the same time, learned from what
-//! either took. No bit depends on it.
+//! How much of its attention a core leaves to the device: as much as lets both finish at the same time, learned from
+//! what either took. No bit depends on it.
 
 /// How fast the part follows what was measured.
 const PACE: f64 = 0.3;

@@ -1,5 +1,5 @@
-//! What the cores and the device actor send each other: core 0 about phases and the device's memory, every core about its
-//! streamed clusters.
+//! What the cores and the device actor send each other: core 0 about phases and the device's memory, every core about
+//! its streamed clusters.
 
 use forebay_devices::{DeviceDone, DeviceFault, DeviceJob, SegmentId};
 

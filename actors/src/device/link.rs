@@ -87,9 +87,9 @@ pub(crate) struct DeviceEnds {
     pub attender: Option<Box<Attender>>,
 }
 
-/// The lanes of a device whose answers wake the cores through `ringers`, by rank. Each core copies its streamed clusters to
-/// it as `uploads` says, if there is a window for them, and has it do a part of its `attention`, if it has copies of keys
-/// and values.
+/// The lanes of a device whose answers wake the cores through `ringers`, by rank. Each core copies its streamed
+/// clusters to it as `uploads` says, if there is a window for them, and has it do a part of its `attention`, if it has
+/// copies of keys and values.
 pub(crate) fn device_lanes(
     parts: &DeviceParts,
     (room, attention): (JobRoom, Vec<OwnAttention>),

@@ -6,12 +6,12 @@
 //!     └───────────── DeviceDone, doorbell ◀───────────────┘
 //! ```
 //!
-//! Core 0 submits one job per phase when the phase begins, and before it arrives at the exchange it writes the results to
-//! their board or adds the share to its own, so the other cores need not know. Where anything fails, core 0 computes the
-//! very same clusters: their weights are in memory as well. Jobs travel by value with the memory for their results; there
-//! are two, made at start-up. Streamed clusters of prompts go through a window, from every core ([`Uploader`]), and so do
-//! queries of prompts over a copy of the core's keys and values ([`KvCopies`]). Between two steps, core 0 has memory of
-//! the device given back, or filled again, when the budget changes.
+//! Core 0 submits one job per phase when the phase begins, and before it arrives at the exchange it writes the results
+//! to their board or adds the share to its own, so the other cores need not know. Where anything fails, core 0 computes
+//! the very same clusters: their weights are in memory as well. Jobs travel by value with the memory for their results;
+//! there are two, made at start-up. Streamed clusters of prompts go through a window, from every core ([`Uploader`]),
+//! and so do queries of prompts over a copy of the core's keys and values ([`KvCopies`]). Between two steps, core 0 has
+//! memory of the device given back, or filled again, when the budget changes.
 
 mod account;
 mod actor;

@@ -69,9 +69,10 @@ pub(crate) enum Move {
 }
 
 impl DeviceParts {
-    /// Gives a device the clusters `on_device`, as copies or where they are `resident`. What it has no room for stays with
-    /// the cores; the first reason is returned as well. If streamed clusters are copied, it has a window for them, and if it
-    /// attends, room for the keys and values of `cores` cores. Of a device's own memory, `spare` bytes are left for jobs.
+    /// Gives a device the clusters `on_device`, as copies or where they are `resident`. What it has no room for stays
+    /// with the cores; the first reason is returned as well. If streamed clusters are copied, it has a window for them,
+    /// and if it attends, room for the keys and values of `cores` cores. Of a device's own memory, `spare` bytes are
+    /// left for jobs.
     pub fn load(
         driver: &mut dyn DeviceDriver,
         bundle: &Bundle,
@@ -155,8 +156,9 @@ impl DeviceParts {
         self.window.clone()
     }
 
-    /// What is to be done next, so that it has the clusters of the first `keep` phases and no others: it gives back before
-    /// it takes. The window is behind the last phase, and copies of keys and values, all or none, behind the window.
+    /// What is to be done next, so that it has the clusters of the first `keep` phases and no others: it gives back
+    /// before it takes. The window is behind the last phase, and copies of keys and values, all or none, behind the
+    /// window.
     pub(crate) fn next_move(&self, keep: usize) -> Option<Move> {
         let number = self.phases.len();
         let kv = self.kv.as_ref().map(|kv| (kv, keep > number + kv.len()));

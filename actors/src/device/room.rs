@@ -16,8 +16,8 @@ const DRIVERS_OWN: u64 = 16 << 20;
 const PARTIALS: usize = 8 << 20;
 /// Bytes of what a job brings for each cluster of an expert: where its panels are.
 const TABLES: usize = 4 << 10;
-/// Of weights other than experts', tables that a driver keeps take this part: 16 bytes for every panel, with the clusters
-/// of a token and of a prompt.
+/// Of weights other than experts', tables that a driver keeps take this part: 16 bytes for every panel, with the
+/// clusters of a token and of a prompt.
 const TABLES_PART: u64 = 256;
 /// Jobs that are in flight or behind.
 pub(super) const JOBS: u64 = 2;
@@ -149,8 +149,8 @@ impl JobRoom {
             + self.clusters * size_of::<FfnCluster>()
     }
 
-    /// Bytes of the buffers that a driver has for jobs of any kind: what they bring, also on its way, gates and ups, hidden
-    /// values, results of parts, results here and there.
+    /// Bytes of the buffers that a driver has for jobs of any kind: what they bring, also on its way, gates and ups,
+    /// hidden values, results of parts, results here and there.
     fn buffers(&self) -> u64 {
         let results = self.rows * size_of::<f32>();
         let shares = self.batch * self.d_model * size_of::<i64>();
@@ -176,8 +176,8 @@ impl JobRoom {
     }
 }
 
-/// Bytes that jobs take of a device's own memory, in steps of `batch` tokens of which `max_logits` want logits, with what
-/// its driver keeps for those that come again. Predictors in use have at most `rank`.
+/// Bytes that jobs take of a device's own memory, in steps of `batch` tokens of which `max_logits` want logits, with
+/// what its driver keeps for those that come again. Predictors in use have at most `rank`.
 pub fn job_memory(bundle: &Bundle, (batch, max_logits): (usize, usize), rank: usize) -> u64 {
     let room = JobRoom::new(bundle, (batch, max_logits), rank);
     room.buffers() + DRIVERS_OWN
@@ -194,8 +194,8 @@ pub fn upload_costs(bundle: &Bundle, batch: usize, shares_memory: bool) -> Uploa
     }
 }
 
-/// Bytes of the jobs for a device, and of places of clusters on it, in steps of `batch` tokens of which `max_logits` want
-/// logits; if it shares the memory, with its driver's buffers. Predictors in use have at most `rank`.
+/// Bytes of the jobs for a device, and of places of clusters on it, in steps of `batch` tokens of which `max_logits`
+/// want logits; if it shares the memory, with its driver's buffers. Predictors in use have at most `rank`.
 pub fn boards_bytes(
     bundle: &Bundle,
     (batch, max_logits): (usize, usize),

@@ -34,8 +34,8 @@ pub(crate) struct DeviceThread {
 }
 
 impl DeviceThread {
-    /// Starts the actor. It ends once core 0 has. It sleeps between two questions to the device unless there is a CPU to
-    /// `spare`.
+    /// Starts the actor. It ends once core 0 has. It sleeps between two questions to the device unless there is a CPU
+    /// to `spare`.
     ///
     /// # Errors
     /// The thread cannot be started.

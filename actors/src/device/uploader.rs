@@ -2,13 +2,14 @@
 //! with others, and back.
 //!
 //! ```text
-//!   Preload ─▶ offer ─ Upload ─▶ place ─ job ─▶ done: its share is added, and the buffer goes back to the stream window
+//!   Preload ─▶ offer ─ Upload ─▶ place ─ job ─▶ done: its share is added, the buffer goes back to the stream window
 //!                 └─ no room ─▶ GC                └─ any fault ─▶ GC
 //! ```
 //!
 //! Clusters of the next FFN that have been read are copied before it begins, while the device has nothing else to do.
-//! The core keeps a cluster's buffer until its job is over, so whatever fails, it computes the very same cluster itself.
-//! Weights travel in memory that is made at start-up, since a device that hangs may never give back what it was lent.
+//! The core keeps a cluster's buffer until its job is over, so whatever fails, it computes the very same cluster
+//! itself. Weights travel in memory that is made at start-up, since a device that hangs may never give back what it was
+//! lent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -49,8 +50,8 @@ pub struct Uploader {
     free: Vec<usize>,
     /// Memory for clusters on their way, while the device actor does not have it.
     carriers: Vec<Vec<u8>>,
-    /// Clusters of the next FFN with the places to which they have been copied. All of a phase's clusters are offered in it,
-    /// so none is left when a step ends.
+    /// Clusters of the next FFN with the places to which they have been copied. All of a phase's clusters are offered
+    /// in it, so none is left when a step ends.
     ahead: Vec<(u32, usize)>,
     /// Clusters that are on the device, or will be before the next job begins.
     copied: VecDeque<Placed>,
@@ -103,7 +104,8 @@ impl Uploader {
         is_there && !self.carriers.is_empty() && !self.free.is_empty()
     }
 
-    /// Whether another cluster is better handed on now than after one has been computed: it could be copied, or has been.
+    /// Whether another cluster is better handed on now than after one has been computed: it could be copied, or has
+    /// been.
     pub(crate) fn asks(&self) -> bool {
         self.has_room() || !self.ahead.is_empty()
     }
@@ -124,8 +126,8 @@ impl Uploader {
         usize::from(self.trip.has_job()) + self.carriers.len() + places
     }
 
-    /// A cluster has been read. The device gets it, or it is given back if the core computes it: because the plan says so,
-    /// or nothing is free.
+    /// A cluster has been read. The device gets it, or it is given back if the core computes it: because the plan says
+    /// so, or nothing is free.
     pub(crate) fn offer(
         &mut self,
         frame: &Frame<'_>,
@@ -147,8 +149,8 @@ impl Uploader {
         Ok(())
     }
 
-    /// Copies a cluster of the next FFN that has been read, if that is still to be done in a step of `n_tokens`; false if
-    /// not, or nothing is free.
+    /// Copies a cluster of the next FFN that has been read, if that is still to be done in a step of `n_tokens`; false
+    /// if not, or nothing is free.
     pub(crate) fn copy_ahead(
         &mut self,
         n_tokens: usize,

@@ -15,7 +15,7 @@ use super::assembly::{self, Assembly};
 use super::driver::Driver;
 use super::op::{self, FaultKind, ReadDone, ReadOp};
 use super::queue::FairQueue;
-use super::statistics::IoStatistics;
+use super::tally::IoTally;
 use super::waker::Waker;
 
 /// Default of [`IoLimits::chunk_bytes`]. At depth 16 the development machine's disk gives 2.4 GB/s in reads of 512 KiB,
@@ -44,7 +44,7 @@ pub trait CompletionSink {
     ///
     /// # Errors
     /// It has no room, which is a bug in its size.
-    fn complete(&mut self, done: ReadDone, so_far: &IoStatistics) -> io::Result<()>;
+    fn complete(&mut self, done: ReadDone, so_far: &IoTally) -> io::Result<()>;
 }
 
 /// The actor's limits: each is fixed at start-up, and all memory is allocated then.
@@ -55,8 +55,8 @@ pub struct IoLimits {
     /// Maximum number of them for prefetching. Less than `depth` keeps places free for urgent reads, which would
     /// otherwise wait for a whole queue of long reads.
     pub prefetch_depth: usize,
-    /// So many bytes in flight are enough; prefetching has three quarters of them. A read waits for all that were given to
-    /// the disk before it.
+    /// So many bytes in flight are enough; prefetching has three quarters of them. A read waits for all that were given
+    /// to the disk before it.
     pub bytes: u64,
     /// Longest single read, bytes; rounded down to a multiple of [`op::ALIGNMENT`], at least one.
     pub chunk_bytes: u32,
@@ -110,7 +110,7 @@ pub struct IoActor<D, R, S> {
     /// Bytes in flight, and those of them that are prefetched.
     bytes: u64,
     prefetch_bytes: u64,
-    statistics: IoStatistics,
+    statistics: IoTally,
 }
 
 impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
@@ -144,7 +144,7 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
             prefetch_in_flight: 0,
             bytes: 0,
             prefetch_bytes: 0,
-            statistics: IoStatistics::default(),
+            statistics: IoTally::default(),
             driver,
             source,
             sink,
@@ -192,7 +192,7 @@ impl<D: Driver, R: RequestSource, S: CompletionSink> IoActor<D, R, S> {
     }
 
     /// Counters since the start.
-    pub fn statistics(&self) -> &IoStatistics {
+    pub fn statistics(&self) -> &IoTally {
         &self.statistics
     }
 

@@ -11,7 +11,6 @@
 mod actor;
 mod assembly;
 mod driver;
-pub mod faulty;
 mod file;
 mod op;
 mod open;
@@ -19,11 +18,12 @@ mod pread;
 pub mod probe;
 mod progress;
 mod queue;
+pub mod random;
 mod refusal;
 mod registration;
 pub mod simulated;
-mod statistics;
 mod table;
+mod tally;
 mod uring;
 mod waker;
 
@@ -36,5 +36,5 @@ pub use op::{ALIGNMENT, FaultKind, ReadDone, ReadFault, ReadOp};
 pub use open::open_driver;
 pub use pread::MAX_READERS;
 pub use refusal::{MAX_DEPTH, OpenError, UringRefusal};
-pub use statistics::IoStatistics;
+pub use tally::IoTally;
 pub use waker::Waker;

@@ -10,9 +10,9 @@ use forebay_plans::machine::MachineProfile;
 use forebay_queues::slab::{Slab, SlabError, Slot};
 
 use super::driver::{Driver, DriverChoice, DriverInfo};
-use super::faulty::SplitMix;
 use super::op::{ALIGNMENT, ReadDone, ReadFault, ReadOp};
 use super::open::open_driver;
+use super::random::SplitMix;
 use super::refusal::{OpenError, UringRefusal};
 use super::uring::best_ring;
 

@@ -13,9 +13,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::driver::Driver;
-use super::faulty::SplitMix;
 use super::op::{self, ALIGNMENT, FaultKind, ReadDone, ReadOp};
 use super::progress::{Progress, Step};
+use super::random::SplitMix;
 use super::table::Table;
 use super::waker::{Bell, Waker};
 

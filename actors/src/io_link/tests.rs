@@ -86,10 +86,10 @@ fn a_completion_without_a_place_is_the_io_actors_own_fault() {
     }
     let mut next = || done(requests.next_urgent().expect("sent"));
     completions
-        .complete(next(), &IoStatistics::default())
+        .complete(next(), &IoTally::default())
         .expect("room");
     let error = completions
-        .complete(next(), &IoStatistics::default())
+        .complete(next(), &IoTally::default())
         .expect_err("full")
         .to_string();
     assert!(error.contains("1 = stream windows 1"), "{error}");
@@ -103,7 +103,7 @@ fn clients_and_io_actor_may_end_in_any_order() {
     drop(link);
     let read = done(requests.next_urgent().expect("sent"));
     completions
-        .complete(read, &IoStatistics::default())
+        .complete(read, &IoTally::default())
         .expect("nobody wants it");
 
     rows.read(3, 0, PAGE, slot(1));
@@ -111,7 +111,7 @@ fn clients_and_io_actor_may_end_in_any_order() {
     let tag = ReadTag::decode(read.tag);
     assert_eq!(tag, ReadTag::Embedding { token_index: 3 });
     completions
-        .complete(done(read), &IoStatistics::default())
+        .complete(done(read), &IoTally::default())
         .expect("room");
     drop((requests, completions));
     let (token_index, read) = rows.wait_done().expect("it had been completed");

@@ -1,5 +1,5 @@
-//! How much of what the plan gives a device it computes of a generated token: as much as is fastest, found by trying. Others
-//! may use the device, the CPU or the memory at the same time, of which no plan knows. No bit depends on it.
+//! How much of what the plan gives a device it computes of a generated token: as much as is fastest, found by trying.
+//! Others may use the device, the CPU or the memory at the same time, of which no plan knows. No bit depends on it.
 
 use forebay_plans::placement::PARTS;
 
@@ -11,8 +11,8 @@ const TRIAL: usize = 9;
 const COUNTED: usize = TRIAL - 1;
 /// A trial must be faster by this factor.
 const GAIN: f64 = 0.97;
-/// The first trial, and then one in so many, is of nothing at all, or of everything: where the device does not pay at all, a
-/// sixteenth less gains too little to be seen.
+/// The first trial, and then one in so many, is of nothing at all, or of everything: where the device does not pay at
+/// all, a sixteenth less gains too little to be seen.
 const LEAP: u32 = 16;
 
 /// The device's part of its places, in parts of [`PARTS`].

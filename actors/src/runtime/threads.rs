@@ -159,8 +159,8 @@ impl Runtime {
         self.steps.resize(sizes)
     }
 
-    /// Ends all threads and returns their traces: cores first, then the places in the I/O queue and the device. The contents of the
-    /// neuron caches are saved beside the packed model, if the options require it.
+    /// Ends all threads and returns their traces: cores first, then the places in the I/O queue and the device. The
+    /// contents of the neuron caches are saved beside the packed model, if the options require it.
     pub fn finish(mut self) -> Vec<TraceLane> {
         let (traces, hot) = self.stop();
         if self.keeps_hot_set && !hot.is_empty() {

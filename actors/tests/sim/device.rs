@@ -144,8 +144,8 @@ impl Beside {
         self.actor.driver().next_due()
     }
 
-    /// Whether the device has the clusters of the first `keep` phases and no others, as far as it ever had room for them,
-    /// or of none if it is lost; and memory for nothing else.
+    /// Whether the device has the clusters of the first `keep` phases and no others, as far as it ever had room for
+    /// them, or of none if it is lost; and memory for nothing else.
     ///
     /// # Errors
     /// It has too much, or too little.

@@ -36,8 +36,8 @@ use models::Model;
 use simulation::{Cases, Report, find_right, simulate};
 
 /// Seeds of these tests that once failed: a prompt that was cancelled while a read into memory lent by the neuron cache
-/// was in flight, and a step that needed all of it; a prompt after pinned clusters gave way beside cached neurons; a guess of a generation that failed, of
-/// which the next one wanted to use what could not be read.
+/// was in flight, and a step that needed all of it; a prompt after pinned clusters gave way beside cached neurons; a
+/// guess of a generation that failed, of which the next one wanted to use what could not be read.
 const ONCE_FAILED: [u64; 3] = [
     2_750_324_991_342_843,
     1_505_336_597_954_575,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_actors::io::faulty::SplitMix;
+use forebay_actors::io::random::SplitMix;
 use forebay_models::block::{BlockType, dequantize, quantize};
 use forebay_models::bundle::{Bundle, PackOptions, pack};
 use forebay_models::error::Result;

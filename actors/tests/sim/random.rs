@@ -1,6 +1,6 @@
 //! Drawing from a seed.
 
-use forebay_actors::io::faulty::SplitMix;
+use forebay_actors::io::random::SplitMix;
 
 /// Random numbers of one simulation; a fork is independent of what is drawn from the other.
 #[derive(Clone, Debug)]

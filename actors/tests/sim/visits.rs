@@ -270,8 +270,8 @@ impl Visits {
         layer - self.guessed[usize::from(layer)].min(most) as u16..=layer
     }
 
-    /// Whether an FFN cluster was computed as often as it has to be: how often it was at Gc and at Udc. `at` is how often
-    /// it was at a stage, and the complaint if that is wrong.
+    /// Whether an FFN cluster was computed as often as it has to be: how often it was at Gc and at Udc. `at` is how
+    /// often it was at a stage, and the complaint if that is wrong.
     fn computed(
         &self,
         i: usize,

@@ -227,7 +227,8 @@ impl World {
         }
     }
 
-    /// After a resize: the device has the clusters of the first `keep` phases and no others, and memory for nothing else.
+    /// After a resize: the device has the clusters of the first `keep` phases and no others, and memory for nothing
+    /// else.
     ///
     /// # Errors
     /// It has too much, or too little.

@@ -101,8 +101,9 @@ impl Adapter {
     }
 }
 
-/// The process's connection to the drivers, which stays open. The last one to close would unload them, but NVIDIA's driver
-/// leaves every thread that has used it with something to do at the thread's end: that crashed with the driver gone.
+/// The process's connection to the drivers, which stays open. The last one to close would unload them, but NVIDIA's
+/// driver leaves every thread that has used it with something to do at the thread's end: that crashed with the driver
+/// gone.
 static INSTANCE: LazyLock<wgpu::Instance> = LazyLock::new(|| {
     wgpu::Instance::new(wgpu::InstanceDescriptor {
         backends: wgpu::Backends::VULKAN,

@@ -87,7 +87,8 @@ impl<'a> Batches<'a> {
 }
 
 /// For each of `n_tokens` tokens where the names of its results begin, and where the last one's end; then all names. A
-/// token's results have the numbers that it has among the `tokens` of all batches, and everything is at the number `at`.
+/// token's results have the numbers that it has among the `tokens` of all batches, and everything is at the number
+/// `at`.
 pub(super) fn slots(tokens: &[u32], n_tokens: usize, at: usize) -> Vec<u32> {
     let mut slots = vec![0; n_tokens + 1 + tokens.len()];
     for &token in tokens {

@@ -9,8 +9,8 @@ use super::context::{Context, Piece};
 /// What a buffer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// All that a job brings, in one copy: the numbers of its passes, `[PASSES, PARAMS_BYTES]`, the tokens' words, and what
-    /// is behind them ([`Given`](super::given::Given)).
+    /// All that a job brings, in one copy: the numbers of its passes, `[PASSES, PARAMS_BYTES]`, the tokens' words, and
+    /// what is behind them ([`Given`](super::given::Given)).
     Given,
     /// Results of Gate and Up; of each batch, `[n_tokens, 2, neurons]`.
     GateUps,
@@ -66,8 +66,8 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Makes buffers large enough for so many bytes. What was in those that are too small is lost: `forget` drops all else
-    /// that keeps them, so that their memory is free before more is asked for.
+    /// Makes buffers large enough for so many bytes. What was in those that are too small is lost: `forget` drops all
+    /// else that keeps them, so that their memory is free before more is asked for.
     pub(super) fn reserve(
         &mut self,
         context: &mut Context,

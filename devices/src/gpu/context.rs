@@ -68,8 +68,8 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    /// Opens a device, of whose memory at most `share` bytes may be used; with `imports`, it can use the CPU's as well if
-    /// its driver knows how. It needs no optional features.
+    /// Opens a device, of whose memory at most `share` bytes may be used; with `imports`, it can use the CPU's as well
+    /// if its driver knows how. It needs no optional features.
     pub(super) fn open(adapter: &Adapter, share: u64, imports: bool) -> Result<Self, DeviceFault> {
         let limits = adapter.adapter.limits();
         let wanted = wgpu::DeviceDescriptor {
@@ -169,8 +169,8 @@ impl Context {
         self.importer = None;
     }
 
-    /// `range` of the CPU's `memory` as a piece that takes nothing of the device's. The caller keeps `memory` as long as
-    /// the device is open.
+    /// `range` of the CPU's `memory` as a piece that takes nothing of the device's. The caller keeps `memory` as long
+    /// as the device is open.
     pub(super) fn imported(
         &self,
         memory: &Arc<slab::Slot>,

@@ -1,5 +1,5 @@
-//! What a job brings besides its numbers, in whole vectors of four words: tokens, extras, batches, and for experts which
-//! tokens use them and where their panels are.
+//! What a job brings besides its numbers, in whole vectors of four words: tokens, extras, batches, and for experts
+//! which tokens use them and where their panels are.
 
 use super::buffers::TOKENS_AT;
 

@@ -1,5 +1,5 @@
-//! The CPU's memory as a device's buffers, without a copy (`VK_EXT_external_memory_host`). wgpu does not know this, so the
-//! calls are Vulkan's own.
+//! The CPU's memory as a device's buffers, without a copy (`VK_EXT_external_memory_host`). wgpu does not know this, so
+//! the calls are Vulkan's own.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -81,8 +81,8 @@ impl Importer {
         })
     }
 
-    /// A buffer whose bytes are those of `range` in `memory`, whole pages. The caller keeps `memory` until the device has
-    /// given up the buffer.
+    /// A buffer whose bytes are those of `range` in `memory`, whole pages. The caller keeps `memory` until the device
+    /// has given up the buffer.
     pub(super) fn import(
         &self,
         device: &wgpu::Device,

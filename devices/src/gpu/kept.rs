@@ -16,8 +16,8 @@ use super::tables;
 /// Jobs in flight: while one is computed, the next one waits behind it.
 pub(super) const SLOTS: usize = 2;
 
-/// Kept of one segment. A phase needs few: rows or a share, with the clusters of a token and of a prompt, and with Down in
-/// parts or not. The window of streamed clusters has some for every core.
+/// Kept of one segment. A phase needs few: rows or a share, with the clusters of a token and of a prompt, and with Down
+/// in parts or not. The window of streamed clusters has some for every core.
 const PER_SEGMENT: usize = 16;
 
 /// The weights of a job.

@@ -104,8 +104,8 @@ fn vector(words: [usize; 4]) -> Vector {
 }
 
 impl<'a> Passes<'a> {
-    /// The passes of a job with these extras, which begin with so many words behind the numbers. What they need to know of
-    /// batches is appended to what is given.
+    /// The passes of a job with these extras, which begin with so many words behind the numbers. What they need to know
+    /// of batches is appended to what is given.
     pub(super) fn of(
         pipelines: &'a Pipelines,
         job: &DeviceJob,

@@ -201,8 +201,8 @@ impl Slot {
     }
 }
 
-/// Writes what a job of attention brings to its segment: on the device, that comes behind the jobs before it, with what is
-/// submitted next. So later jobs find it there even if nothing comes of this one.
+/// Writes what a job of attention brings to its segment: on the device, that comes behind the jobs before it, with what
+/// is submitted next. So later jobs find it there even if nothing comes of this one.
 fn patch(
     context: &Context,
     segment: &wgpu::Buffer,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use forebay_kernels::{Activations, Form, KernelTable};
 use forebay_numbers::block::BlockType;
 use forebay_numbers::panel::pack_panels;
+use forebay_numbers::random::split_mix;
 use forebay_queues::slab::{PAGE, Slab};
 
 use crate::driver::DeviceDriver;
@@ -22,8 +23,8 @@ pub use attention::{HeadShape, check_attention};
 /// How long a device may take for a probe.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Tokens of the samples: one of each of the shaders' shapes, and no multiple. In the widest, all tokens that a lane can
-/// own occur.
+/// Tokens of the samples: one of each of the shaders' shapes, and no multiple. In the widest, all tokens that a lane
+/// can own occur.
 const TOKENS: [usize; 3] = [1, 11, 50];
 
 /// Activations of a sample: a large batch has the same ones as a small one, from the same shader.
@@ -284,17 +285,14 @@ fn random_block(block: BlockType, random: &mut Random, most: i32) -> Vec<u8> {
     bytes
 }
 
-/// Small reproducible generator (splitmix64).
+/// Small reproducible generator.
 #[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     /// Below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
+        split_mix(&mut self.0) % n
     }
 
     /// In -1..1.

@@ -123,7 +123,8 @@ impl Format {
         text
     }
 
-    /// Text of the codes of group `g`: of a plane with `w` bits per code they are in vector `g % w` at bit `w * (g / w)`.
+    /// Text of the codes of group `g`: of a plane with `w` bits per code they are in vector `g % w` at bit
+    /// `w * (g / w)`.
     fn group(&self, g: usize) -> String {
         let (mut first, mut to, mut parts) = (0, 0, Vec::new());
         for &width in self.planes {

@@ -19,12 +19,13 @@ use forebay_devices::gpu::{Adapter, adapters};
 use forebay_kernels::{Activations, Form, KernelTable};
 use forebay_numbers::block::BlockType;
 use forebay_numbers::panel::pack_panels;
+use forebay_numbers::random::split_mix;
 
 static DEVICES: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// A test's turn, which ends with its thread. Drivers in software use all cores for one test, and tests that need the
-    /// same shader at the same time would each compile it: four of them on two cores took a device's patience.
+    /// A test's turn, which ends with its thread. Drivers in software use all cores for one test, and tests that need
+    /// the same shader at the same time would each compile it: four of them on two cores took a device's patience.
     static TURN: MutexGuard<'static, ()> = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
 }
 
@@ -40,15 +41,12 @@ fn adapter() -> Option<Adapter> {
     first
 }
 
-/// Small reproducible generator (splitmix64).
+/// Small reproducible generator.
 struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        split_mix(&mut self.0)
     }
 
     /// In -1..1.

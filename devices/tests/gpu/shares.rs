@@ -56,8 +56,8 @@ impl Ffn {
         }
     }
 
-    /// Gives the job biases, and every cluster some of its tokens in any order, one with weight 0: of three clusters in a
-    /// row, two have the same ones, and the third has none or all.
+    /// Gives the job biases, and every cluster some of its tokens in any order, one with weight 0: of three clusters in
+    /// a row, two have the same ones, and the third has none or all.
     fn with_extras(&self, mut job: DeviceJob) -> DeviceJob {
         let mut random = Random(3);
         let mut numbers = |n| (0..n).map(|_| random.unit()).collect::<Vec<f32>>();

@@ -13,8 +13,8 @@ use crate::tensor::{LayerTensor, TensorId};
 /// First bytes of every packed file.
 pub(super) const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
-/// Version of files without hot neurons. Any change of the byte layout raises both, and so does one after which old files
-/// would be used with a wrong tokenizer.
+/// Version of files without hot neurons. Any change of the byte layout raises both, and so does one after which old
+/// files would be used with a wrong tokenizer.
 pub const FORMAT_VERSION: u32 = 14;
 /// Version of files with hot neurons: engines that know none refuse them.
 pub const HOT_VERSION: u32 = 15;

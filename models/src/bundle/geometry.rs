@@ -32,8 +32,8 @@ const TARGET_BYTES: usize = 256 << 10;
 /// Target number of FFN clusters per layer, so that cores share a layer evenly.
 const CLUSTERS_PER_LAYER: usize = 16;
 
-/// Clusters of an expert have at least this many bytes, if it has more: with smaller reads, disks are slower. In panels,
-/// memory is slower, too: each cluster begins at another place.
+/// Clusters of an expert have at least this many bytes, if it has more: with smaller reads, disks are slower. In
+/// panels, memory is slower, too: each cluster begins at another place.
 const fn least_of_expert(layout: FfnLayout) -> usize {
     match layout {
         FfnLayout::Cluster => 1 << 20,
@@ -60,8 +60,8 @@ pub enum FfnLayout {
     /// One bundle per neuron: Gate row, Up row (if the FFN is gated) and (transposed) Down column of neuron i together
     /// (PowerInfer-2 section 4.4, LLM in a Flash section 3.2), each laned ([`crate::lanes`]) if its format can be.
     Neuron,
-    /// For experts: the same rows with all Gates first, from where one read brings them, and then a pair per neuron, its
-    /// Up row and Down column. Which pairs are needed is known when the Gates have been computed.
+    /// For experts: the same rows with all Gates first, from where one read brings them, and then a pair per neuron,
+    /// its Up row and Down column. Which pairs are needed is known when the Gates have been computed.
     GateFirst,
 }
 
@@ -285,8 +285,8 @@ impl FfnGeometry {
 }
 
 /// The number of clusters nearest to `count` that divides an expert's `granules` into equal parts, for which `may_have`
-/// allows so many granules: an even one if there is one, of which two cores have equal shares. Only if `count` is small:
-/// of many clusters, one more or fewer hardly matters.
+/// allows so many granules: an even one if there is one, of which two cores have equal shares. Only if `count` is
+/// small: of many clusters, one more or fewer hardly matters.
 fn equal_count(granules: usize, count: usize, may_have: impl Fn(usize) -> bool) -> Option<usize> {
     if count > CLUSTERS_PER_EXPERT {
         return None;

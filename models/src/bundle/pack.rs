@@ -200,7 +200,8 @@ fn append_quantized(target: BlockType, row: &[f32], importance: &[f32], out: &mu
     }
 }
 
-/// Clusters of `per` rows or neurons of `all`, or fewer at the end of each group of `each`: the first ones, and how many.
+/// Clusters of `per` rows or neurons of `all`, or fewer at the end of each group of `each`: the first ones, and how
+/// many.
 fn clusters(all: Range<usize>, each: usize, per: usize) -> impl Iterator<Item = (usize, usize)> {
     all.step_by(each.max(1)).flat_map(move |start| {
         let firsts = (0..each).step_by(per.max(1));

@@ -39,7 +39,8 @@ fn live() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file that appears under its name when it is whole, or is removed when dropped, unless it is a lasting one or in memory.
+/// A file that appears under its name when it is whole, or is removed when dropped, unless it is a lasting one or in
+/// memory.
 #[derive(Debug)]
 pub struct Partial {
     /// Locked for as long as it is open, which is how others know that somebody writes it: process ids would say
@@ -83,8 +84,8 @@ impl Partial {
         Ok(Self { file, path, target })
     }
 
-    /// Begins a file in memory, which is never published: the process can open it by [`Self::path`]. Holes take no room,
-    /// whatever the file system of `target`.
+    /// Begins a file in memory, which is never published: the process can open it by [`Self::path`]. Holes take no
+    /// room, whatever the file system of `target`.
     ///
     /// # Errors
     /// What the system says.

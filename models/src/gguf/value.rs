@@ -75,15 +75,6 @@ impl Metadata {
         }
     }
 
-    /// A floating-point value, rounded to f32.
-    pub fn f32(&self, key: &str) -> Option<f32> {
-        match *self.get(key)? {
-            Value::F32(v) => Some(v),
-            Value::F64(v) => Some(v as f32),
-            _ => None,
-        }
-    }
-
     /// A boolean value.
     pub fn bool(&self, key: &str) -> Option<bool> {
         match *self.get(key)? {

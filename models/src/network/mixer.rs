@@ -32,8 +32,8 @@ pub struct ShortConv {
 ///
 /// Rows of Q, K and V pass a causal convolution and SiLU; queries and keys then get the length 1, queries divided by
 /// `sqrt(key_dim)`. Each value head has a matrix `s`: `s *= e^(rate * softplus(alpha + bias))`, then
-/// `s += k * sigmoid(beta) * (v - k · s)`, and its result is `rms_norm(q · s) * silu(z)`, where z are rows of the output
-/// gate.
+/// `s += k * sigmoid(beta) * (v - k · s)`, and its result is `rms_norm(q · s) * silu(z)`, where z are rows of the
+/// output gate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeltaNet {
     /// Heads of queries and keys.

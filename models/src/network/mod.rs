@@ -422,8 +422,8 @@ impl Network {
     }
 
     /// The experts of the layer that is `later` layers after `layer`, if its router may be applied to what that of
-    /// `layer` is applied to, as a guess: both have inputs of FFNs, which differ little from layer to layer. Routers that
-    /// choose before their layers are early enough: for SmallThinker guesses gained nothing.
+    /// `layer` is applied to, as a guess: both have inputs of FFNs, which differ little from layer to layer. Routers
+    /// that choose before their layers are early enough: for SmallThinker guesses gained nothing.
     pub fn guessed_at(&self, layer: usize, later: usize) -> Option<&Experts> {
         let after_mixer = |layer: usize| {
             let experts = self.layers.get(layer)?.ffn.body.experts.as_ref()?;

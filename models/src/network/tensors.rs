@@ -20,8 +20,8 @@ pub enum Content {
     /// Rows of a matrix in panels ([`crate::panel`]): attention's, predictors', those of token inputs, the head (the
     /// embedding matrix if it is tied).
     Rows(TensorId),
-    /// Hot neurons of a layer's FFN: Gate, Up (if there is one) and Down together. Down's rows are in the order in which
-    /// the columns of the layer's other neurons are added ([`crate::lanes`]).
+    /// Hot neurons of a layer's FFN: Gate, Up (if there is one) and Down together. Down's rows are in the order in
+    /// which the columns of the layer's other neurons are added ([`crate::lanes`]).
     HotNeurons(usize),
     /// The other neurons of a layer's FFN that every token uses.
     Neurons(usize),

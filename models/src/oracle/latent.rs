@@ -39,8 +39,8 @@ impl Oracle {
         mixed
     }
 
-    /// The result of one head, `[value_dim]`, from its query, `[query_dim]`, and the keys of all positions, `[head_dim]`
-    /// each.
+    /// The result of one head, `[value_dim]`, from its query, `[query_dim]`, and the keys of all positions,
+    /// `[head_dim]` each.
     fn absorbed(
         &self,
         (a, latent): (&Attention, &Latent),

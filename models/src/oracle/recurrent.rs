@@ -16,7 +16,8 @@ impl Oracle {
         convolved.iter().zip(c).map(|(y, c)| y * c).collect()
     }
 
-    /// The results of all value heads of a delta net for the new token, `[n_value_heads * value_dim]`; `h`: `[d_model]`.
+    /// The results of all value heads of a delta net for the new token, `[n_value_heads * value_dim]`; `h`:
+    /// `[d_model]`.
     pub(super) fn delta_net(&mut self, l: usize, net: &DeltaNet, h: &[f32]) -> Vec<f32> {
         let [q, k, v, z, alpha, beta] =
             [0, 1, 2, 3, 4, 5].map(|matrix| self.project((l, matrix), None, h));

@@ -7,7 +7,7 @@ mod rng;
 use crate::error::{ModelError, Result};
 
 pub use config::SamplerConfig;
-use rng::SplitMix64;
+use rng::Random;
 
 /// Candidates that top-p sorts at first; most distributions end within them.
 const FIRST_SORTED: usize = 256;
@@ -33,7 +33,7 @@ impl Candidate {
 #[derive(Clone, Debug)]
 pub struct Sampler {
     config: SamplerConfig,
-    rng: SplitMix64,
+    rng: Random,
     vocab_size: usize,
     /// Sum of the biases of each token that has any, in ascending order of ids.
     biases: Vec<(u32, f32)>,
@@ -60,18 +60,13 @@ impl Sampler {
             (true, k) => k.saturating_mul(GATHERED).min(vocab_size),
         };
         Ok(Self {
-            rng: SplitMix64::new(config.seed),
+            rng: Random::new(config.seed),
             config,
             vocab_size,
             biases,
             adjusted: Vec::with_capacity(n_adjusted),
             candidates: Vec::with_capacity(n_candidates),
         })
-    }
-
-    /// The configuration.
-    pub fn config(&self) -> &SamplerConfig {
-        &self.config
     }
 
     /// Frees its memory; the next call of [`Sampler::sample`] allocates it again.
@@ -106,8 +101,8 @@ impl Sampler {
 
     /// Writes the logits with biases and penalties.
     ///
-    /// The logits of the last tokens of `history` are divided by the penalty if they are positive and multiplied if not,
-    /// once each, however often they occur (Keskar et al., "CTRL", arXiv:1909.05858, section 4.1).
+    /// The logits of the last tokens of `history` are divided by the penalty if they are positive and multiplied if
+    /// not, once each, however often they occur (Keskar et al., "CTRL", arXiv:1909.05858, section 4.1).
     fn adjust(&mut self, logits: &[f32], history: &[u32]) {
         let finite = |logit: f32| logit.clamp(f32::MIN, f32::MAX);
         let biased = |id: u32, logit: f32| match self.biases.binary_search_by_key(&id, |b| b.0) {

@@ -12,7 +12,7 @@ use crate::network::{Attention, Network, RopePairing};
 ///
 /// | shape | density (minimum, maximum of a token) | overlap | recall at | misses, P99 |
 /// |---|---|---|---|---|
-/// | turbosparse-mistral-7b, 32 layers | 10.2% (7, 18) | 57% | 99.6% at 1.17 | 3.1%, 12% (layer 0: 3.5%, 14%; 31: 2.6%, 11%) |
+/// | turbosparse-mistral-7b | 10.2% (7, 18) | 57% | 99.6% at 1.17 | 3.1%, 12% (layer 0: 3.5%, 14%; 31: 2.6%, 11%) |
 /// | llama2-7b-relu, layers 0 and 1 | 10.3% (7, 20) | 56% | 99.6% at 1.17 | 3.5%, 15% |
 /// | tiny-sparse (4 layers, 300 tokens) | 9.8% (5, 21) | 54% | 96% at 1.17 | 3.6%, 25% |
 ///
@@ -21,8 +21,9 @@ use crate::network::{Attention, Network, RopePairing};
 /// attention's mean is over fewer tokens.
 ///
 /// Of models with experts, `forebay synth` measures over 256 random tokens (parts of a token's experts that the one
-/// before used, too, by layer, and the one 1, 2, 4, 8 and 16 before, in the mean; the part of a layer's top 4, 8, 16 and
-/// 32; how many a layer's router names by the stream before the FFN before; hits of LRU with 12.5, 25 and 50% of them):
+/// before used, too, by layer, and the one 1, 2, 4, 8 and 16 before, in the mean; the part of a layer's top 4, 8, 16
+/// and 32; how many a layer's router names by the stream before the FFN before; hits of LRU with 12.5, 25 and 50% of
+/// them):
 ///
 /// | shape | shared, of layers 0, 1, middle, last | of all | top | foreseen: second layer, middle | LRU |
 /// |---|---|---|---|---|---|

@@ -1,10 +1,10 @@
 //! Random numbers by position: any number of any row can be computed without those before it.
 
-/// The numbers of one row, by counter (SplitMix64; Steele, Lea and Flood 2014).
+use crate::random::{GOLDEN, mix};
+
+/// The numbers of one row, by counter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stream(u64);
-
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Stream {
     /// The stream of a model.
@@ -38,12 +38,6 @@ impl Stream {
     pub(super) fn sign(self, counter: u64) -> i8 {
         if self.at(counter) >> 63 == 0 { 1 } else { -1 }
     }
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// The `x` below which a normal deviate is with probability `p`, `0 < p < 1` (Acklam's rational

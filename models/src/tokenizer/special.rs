@@ -215,7 +215,8 @@ mod tests {
                 vocab.push(name, TokenKind::Control, Spelling::ByteAlphabet);
             }
             let special = SpecialTokens::of(&vocab);
-            let mut expected: Vec<u32> = (0..names.len() as u32).filter(|&id| text.starts_with(&names[id as usize])).collect();
+            let ids = 0..names.len() as u32;
+            let mut expected: Vec<u32> = ids.filter(|&id| text.starts_with(&names[id as usize])).collect();
             expected.sort_by_key(|&id| (std::cmp::Reverse(names[id as usize].len()), id));
             prop_assert_eq!(special.at_front(text.as_bytes(), &vocab).collect::<Vec<_>>(), expected);
         }

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use forebay_models::block::{BlockType, quantize};
+use forebay_models::random::split_mix;
 
 /// A metadata value; arrays are written as they are given.
 #[derive(Clone, Debug)]
@@ -385,17 +386,13 @@ fn put_tokenizer(w: &mut GgufWriter, vocab: usize) {
     w.set("tokenizer.ggml.add_bos_token", Meta::Bool(true));
 }
 
-/// Seeded numbers (SplitMix64).
+/// Seeded numbers.
 pub struct Random(pub u64);
 
 impl Random {
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        split_mix(&mut self.0)
     }
 
     /// `n` values around `mean` with standard deviation `deviation`, roughly normal.

@@ -16,8 +16,8 @@ use crate::expert_cache::READ_GAP;
 /// Uses of a stay that are looked at: beyond them, hardly anything is missing.
 const MOST_USES: f64 = 64.0;
 /// Part of a use's live neurons that an earlier use of the expert had, beyond chance. Of consecutive tokens it is about
-/// half (TurboSparse-Mistral), but they seldom use the same expert. The shape of TurboSparse-Mixtral with 30 and 60% of its
-/// experts in memory reads 84 and 48 MB per token and layer then; 85 and 53 are expected.
+/// half (TurboSparse-Mistral), but they seldom use the same expert. The shape of TurboSparse-Mixtral with 30 and 60% of
+/// its experts in memory reads 84 and 48 MB per token and layer then; 85 and 53 are expected.
 const REPEATED: f64 = 0.4;
 
 /// Reads and bytes.
@@ -67,8 +67,8 @@ impl PartReads {
         }
     }
 
-    /// Per use of a cluster stored as `g` whose neurons are `alive` with this probability, if a part `missed` of the uses
-    /// does not find it in the cache.
+    /// Per use of a cluster stored as `g` whose neurons are `alive` with this probability, if a part `missed` of the
+    /// uses does not find it in the cache.
     pub fn of(g: &FfnGeometry, alive: f64, missed: f64) -> Self {
         Self::repeating(g, (alive, REPEATED), missed)
     }

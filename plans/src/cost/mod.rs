@@ -14,8 +14,8 @@
 //! Two things differ from the paper, because measurements did. Kernels are measured with weights in memory, so that
 //! `t_mem` is part of their rates. And reads of single neurons are *added*, less a part of what is computed meanwhile:
 //! each read takes time from a core, and most predictors name neurons only when the FFN's input is known, so that
-//! nothing but the FFN overlaps. Those that see the layer's input name them before attention. Clusters that are streamed
-//! between such reads wait for them. If only clusters are streamed, they are known in advance and do overlap.
+//! nothing but the FFN overlaps. Those that see the layer's input name them before attention. Clusters that are
+//! streamed between such reads wait for them. If only clusters are streamed, they are known in advance and do overlap.
 
 mod experts;
 mod gates_first;

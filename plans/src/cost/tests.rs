@@ -217,7 +217,11 @@ fn an_unmeasured_kernel_counts_as_fast_as_memory() {
 
 proptest! {
     #[test]
-    fn a_larger_cache_never_reads_more(points in proptest::collection::vec((0.01f64..1.0, 0.0f64..1e5), 0..12), a in 0.0f64..1.0, b in 0.0f64..1.0) {
+    fn a_larger_cache_never_reads_more(
+        points in proptest::collection::vec((0.01f64..1.0, 0.0f64..1e5), 0..12),
+        a in 0.0f64..1.0,
+        b in 0.0f64..1.0,
+    ) {
         let empty = MissSample { cached: 0.0, reads: 5e4, bytes: 4e8 };
         let samples: Vec<_> = points
             .iter()

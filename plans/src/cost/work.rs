@@ -193,11 +193,6 @@ impl TokenWork {
         let groups = [&self.attention, &self.predictor, &self.ffn, &self.head];
         groups.into_iter().flatten()
     }
-
-    /// Bytes of all weights that a token touches.
-    pub fn bytes(&self) -> f64 {
-        self.all().map(|w| w.bytes).sum()
-    }
 }
 
 /// Multiplications and additions of one token with `bytes` of weights of a format.

@@ -155,7 +155,6 @@ fn each_ill_is_found_with_its_remedy() {
         assert_eq!(finding.status, status, "{finding:?}");
         let given = finding.remedy.as_deref().unwrap_or_default();
         assert!(given.contains(ill.remedy), "{finding:?}");
-        assert!(doctor.worst() >= status);
     }
 }
 

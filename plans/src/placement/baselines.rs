@@ -12,17 +12,8 @@ const FILLED: f64 = 0.9;
 /// Rounds after which OATO's order is taken to be stable.
 const ROUNDS: usize = 16;
 
-/// No device.
-pub fn everything_on_the_cpu(
-    machine: &PlacementMachine,
-    operators: &[Operator],
-    batch: usize,
-) -> Placement {
-    Placement::without_device(machine, operators, batch)
-}
-
 /// Every operator that the device can compute, resident as long as there is room, then copied each time.
-pub fn everything_on_the_device(
+pub(super) fn everything_on_the_device(
     machine: &PlacementMachine,
     operators: &[Operator],
     batch: usize,
@@ -61,7 +52,7 @@ fn room(machine: &PlacementMachine) -> f64 {
 /// device's memory is nine tenths full. `T'` are the transfers that the placement causes: none between two operators
 /// that are both on the device. The order is found anew with the new transfers until nothing changes. What it costs is
 /// then the same model's as for all others.
-pub fn oato(machine: &PlacementMachine, operators: &[Operator], batch: usize) -> Placement {
+pub(super) fn oato(machine: &PlacementMachine, operators: &[Operator], batch: usize) -> Placement {
     let mut placed = vec![false; operators.len()];
     for _ in 0..ROUNDS {
         let next = greedy(machine, operators, batch, &placed);

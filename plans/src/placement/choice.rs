@@ -7,8 +7,8 @@ use super::PARTS;
 pub struct Choice {
     /// The device's share of its clusters, in parts of [`PARTS`].
     pub share: u8,
-    /// Whether the share's weights stay in the device's memory. It makes no difference where memory is shared, or weights
-    /// are streamed.
+    /// Whether the share's weights stay in the device's memory. It makes no difference where memory is shared, or
+    /// weights are streamed.
     pub resident: bool,
 }
 

@@ -96,6 +96,7 @@ fn one() -> f64 {
 ///
 /// # Errors
 /// The built-in data are damaged, which a test excludes.
-pub fn published() -> Result<Vec<PlacementMachine>, serde_json::Error> {
+#[cfg(test)]
+pub(super) fn published() -> Result<Vec<PlacementMachine>, serde_json::Error> {
     serde_json::from_str(include_str!("machines.json"))
 }

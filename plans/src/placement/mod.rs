@@ -1,5 +1,5 @@
-//! What to compute on the CPU and what on a device: OATO's operators with their costs, and shares of clusters instead of
-//! whole operators.
+//! What to compute on the CPU and what on a device: OATO's operators with their costs, and shares of clusters instead
+//! of whole operators.
 //!
 //! ```text
 //! t_cpu    = max(bytes / B_cpu, operations / P_cpu)
@@ -7,10 +7,11 @@
 //! t(f)     = max(t_device(f), t_cpu(1 - f)) + join
 //! ```
 //!
-//! `f` is the device's share of an operator's clusters, in sixteenths. While both work, memory is read at the rates that
-//! were measured together; when one has finished, the other goes on alone. Weights that are not resident are copied
-//! while those before them are computed, and take their part of the CPU's memory's rate. Every operator takes its input from the CPU and brings its results back: norms,
-//! attention and the exchange are there, so what the operators before and after it do does not matter.
+//! `f` is the device's share of an operator's clusters, in sixteenths. While both work, memory is read at the rates
+//! that were measured together; when one has finished, the other goes on alone. Weights that are not resident are
+//! copied while those before them are computed, and take their part of the CPU's memory's rate. Every operator takes
+//! its input from the CPU and brings its results back: norms, attention and the exchange are there, so what the
+//! operators before and after it do does not matter.
 //!
 //! Where weights are streamed from flash, the disk may be slower than both. A device gets its part of them by copying,
 //! even if it shares the memory; copies and jobs take turns on it, and the cores copy, too.
@@ -20,6 +21,7 @@
 //!
 //! `docs/devices.md` has the table that the tests keep true.
 
+#[cfg(test)]
 mod baselines;
 mod choice;
 mod cost;
@@ -28,10 +30,11 @@ mod machine;
 mod operators;
 mod plan;
 
-pub use baselines::{everything_on_the_cpu, everything_on_the_device, oato};
 pub use choice::Choice;
 pub use hot::{Border, NeuronWants, best_border};
-pub use machine::{Device, MachineKind, Memory, PlacementMachine, Processor, Together, published};
+#[cfg(test)]
+use machine::published;
+pub use machine::{Device, MachineKind, Memory, PlacementMachine, Processor, Together};
 pub use operators::{Operator, Streaming};
 pub use plan::{Explanation, Placement, break_even};
 

@@ -17,8 +17,8 @@ const RESULT: f64 = 4.0;
 const SHARE: f64 = 8.0;
 /// Bytes of an element of a key or value.
 const HALF: f64 = 2.0;
-/// Part of the single neurons that a token wants, if it is not known: of a model with 90% of zeros, whose hot neurons are
-/// in panels.
+/// Part of the single neurons that a token wants, if it is not known: of a model with 90% of zeros, whose hot neurons
+/// are in panels.
 const COLD_WANTED: f64 = 0.08;
 
 /// The matrices of a phase, which share their input.
@@ -48,8 +48,8 @@ pub struct Operator {
     pub attends: bool,
 }
 
-/// Weights that are read from flash for each batch: what a device computes is copied to it each time, whatever memory it
-/// has.
+/// Weights that are read from flash for each batch: what a device computes is copied to it each time, whatever memory
+/// it has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Streaming {
     /// How fast they are read; infinite if that is not known.
@@ -78,14 +78,6 @@ impl Operator {
     pub fn cold_bytes_of(&self, batch: usize) -> f64 {
         let unwanted = (1.0 - COLD_WANTED).powi(i32::try_from(batch).unwrap_or(i32::MAX));
         self.cold_bytes / COLD_WANTED * (1.0 - unwanted)
-    }
-
-    /// Operators of the phases of all cores' `programs`. Phases without weights, which are mixers, are no operators.
-    pub fn of_programs(bundle: &Bundle, programs: &[Program]) -> Vec<Self> {
-        let phases = programs.iter().map(|p| p.phases.len()).max().unwrap_or(0);
-        (0..phases)
-            .filter_map(|number| Self::of_phase(bundle, programs, number))
-            .collect()
     }
 
     /// The operator of phase `number`, if it has weights.

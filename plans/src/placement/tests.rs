@@ -5,6 +5,7 @@ use std::fmt::Write;
 use forebay_models::block::BlockType;
 use forebay_models::network::{Attention, KvOrigin};
 
+use super::baselines::{everything_on_the_device, oato};
 use super::cost::{memory, seconds};
 use super::*;
 
@@ -186,7 +187,7 @@ fn the_plan_is_within_a_twentieth_of_the_best_and_no_worse_than_the_baselines() 
                 if let Some(memory) = machine.device.and_then(|d| d.memory) {
                     assert!(plan.memory <= memory.gb * 1e9, "{what}: {}", plan.memory);
                 }
-                for baseline in [everything_on_the_cpu, everything_on_the_device, oato] {
+                for baseline in [Placement::without_device, everything_on_the_device, oato] {
                     let other = baseline(&machine, &operators, batch).seconds;
                     // What gains less than 2% is not done.
                     let idle = plan.choices.iter().all(|c| c.share == 0);
@@ -325,8 +326,8 @@ fn sparse(hot: f64, cold: f64) -> Vec<Operator> {
     operators
 }
 
-/// The table of hot neurons in `docs/devices.md`: parts of the neurons that at least half, or three tenths, of the tokens
-/// want in a synthetic model, and what tokens want of the others.
+/// The table of hot neurons in `docs/devices.md`: parts of the neurons that at least half, or three tenths, of the
+/// tokens want in a synthetic model, and what tokens want of the others.
 fn table_of_hot_neurons() -> String {
     let mut text = "\
 | machine | none hot: CPU alone | plan | 7% hot: CPU alone | plan | 15% hot: CPU alone | plan | of these on the device |
@@ -339,7 +340,7 @@ fn table_of_hot_neurons() -> String {
         for (hot, cold) in [(0.0, 0.125), (0.07, 0.076), (0.146, 0.047)] {
             let operators = sparse(hot, cold);
             let plan = Placement::plan(&machine, &operators, 1);
-            let alone = everything_on_the_cpu(&machine, &operators, 1).seconds;
+            let alone = Placement::without_device(&machine, &operators, 1).seconds;
             let _ = write!(text, " {:.1} | {:.1} |", 1e3 * alone, 1e3 * plan.seconds);
             on_device = plan.choices[2].part();
         }
@@ -359,7 +360,7 @@ fn table_of_attention() -> String {
     for machine in machines().iter().filter(|m| m.device.is_some()) {
         for positions in [512, 4096, 16384] {
             let (products, attention) = (&models()[0].1, attention(positions));
-            let alone = |operators: &[Operator]| everything_on_the_cpu(machine, operators, 512);
+            let alone = |operators: &[Operator]| Placement::without_device(machine, operators, 512);
             let plan = |operators: &[Operator]| Placement::plan(machine, operators, 512);
             let (own, planned) = (alone(&attention).seconds, plan(&attention));
             let _ = writeln!(
@@ -413,7 +414,7 @@ fn row(
         text,
         "| {} | {model} | {batch} | {} | {} | {} | {} | {} | {:.0}% | {from} |",
         machine.name,
-        ms(everything_on_the_cpu(machine, operators, batch).seconds),
+        ms(Placement::without_device(machine, operators, batch).seconds),
         baseline(everything_on_the_device),
         baseline(oato),
         ms(plan.seconds),
@@ -433,8 +434,8 @@ fn the_table_in_the_documentation_is_the_models() {
     }
 }
 
-/// Copying takes its time on every device, and every few clusters are a job: it pays later than where weights are resident,
-/// and takes none of the device's memory. Behind a slow disk nothing pays.
+/// Copying takes its time on every device, and every few clusters are a job: it pays later than where weights are
+/// resident, and takes none of the device's memory. Behind a slow disk nothing pays.
 #[test]
 fn what_is_streamed_is_copied_from_a_later_batch_on_and_not_behind_a_slow_disk() {
     for machine in machines() {

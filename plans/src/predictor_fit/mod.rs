@@ -135,8 +135,8 @@ pub struct FittedLayer {
     pub report: FitReport,
 }
 
-/// Numbers that [`fit_layer`] keeps besides its arguments: a copy of the inputs, three of up to 4,096 of their rows, about
-/// six predictors, and `128 * d_ff` more. With `before`, the samples have two kinds of inputs.
+/// Numbers that [`fit_layer`] keeps besides its arguments: a copy of the inputs, three of up to 4,096 of their rows,
+/// about six predictors, and `128 * d_ff` more. With `before`, the samples have two kinds of inputs.
 pub fn fitting_floats(
     (d_model, d_ff): (usize, usize),
     rank: usize,
@@ -148,8 +148,8 @@ pub fn fitting_floats(
 
 /// Fits a predictor to one layer. `progress` receives the share done.
 ///
-/// Besides its arguments, this takes memory for [`fitting_floats`]. It runs on one core; each training step multiplies 128 samples by the
-/// predictor three times.
+/// Besides its arguments, this takes memory for [`fitting_floats`]. It runs on one core; each training step multiplies
+/// 128 samples by the predictor three times.
 ///
 /// # Errors
 /// Dimensions that do not agree, numbers that are not finite, options out of range, or too few samples

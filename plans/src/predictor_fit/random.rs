@@ -1,4 +1,6 @@
-//! Random numbers that are the same on every platform: SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
+//! Random numbers that are the same on every platform.
+
+use forebay_models::random::split_mix;
 
 /// A seeded stream of random numbers.
 #[derive(Clone, Debug)]
@@ -10,11 +12,7 @@ impl Random {
     }
 
     fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        split_mix(&mut self.0)
     }
 
     /// Uniform in (0, 1].

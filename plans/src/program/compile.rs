@@ -28,7 +28,8 @@ pub struct Options {
     pub predicted: bool,
     /// A barrier stands between the FFN's matrices: a baseline.
     pub by_matrix: bool,
-    /// Each router's phase also computes the routers of so many of the next layers, so that their experts can be guessed.
+    /// Each router's phase also computes the routers of so many of the next layers, so that their experts can be
+    /// guessed.
     pub guesses: usize,
 }
 

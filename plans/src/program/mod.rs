@@ -33,7 +33,8 @@ pub enum Board {
     Output,
     /// The predictor's fc1 times the residual stream.
     Predictor,
-    /// Logits of the experts, of the gate of what every token uses, and of the next layers' experts if they are guessed.
+    /// Logits of the experts, of the gate of what every token uses, and of the next layers' experts if they are
+    /// guessed.
     Router,
     /// Logits of the tokens that want them.
     Logits,
@@ -209,8 +210,8 @@ pub struct Rows {
     pub matrices: Vec<Matrix>,
     /// The core's own clusters, by matrix.
     pub items: Vec<Item>,
-    /// Number of the matrices, the first ones, that steps of several tokens compute: the others guess further ahead than
-    /// a prompt reads.
+    /// Number of the matrices, the first ones, that steps of several tokens compute: the others guess further ahead
+    /// than a prompt reads.
     pub of_several: usize,
 }
 
@@ -310,8 +311,8 @@ impl Phase {
         items.any(|item| item.source.is_by_neuron())
     }
 
-    /// Whether its neurons can be asked for while earlier phases run: single ones are read, and no cluster comes through
-    /// a window, which follows the order of the phases.
+    /// Whether its neurons can be asked for while earlier phases run: single ones are read, and no cluster comes
+    /// through a window, which follows the order of the phases.
     pub fn can_ask_ahead(&self) -> bool {
         let mut items = self.neurons().iter();
         self.is_by_neuron() && items.all(|item| item.source.ordinal().is_none())

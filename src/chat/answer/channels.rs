@@ -1,12 +1,13 @@
-//! Answers in channels, as gpt-oss writes them (OpenAI's Harmony format): messages with a header each, of which one is the
-//! reasoning, one the text, and one each call of a tool.
+//! Answers in channels, as gpt-oss writes them (OpenAI's Harmony format): messages with a header each, of which one is
+//! the reasoning, one the text, and one each call of a tool.
 //!
 //! ```text
 //! <|channel|>analysis<|message|>REASONING<|end|><|start|>assistant<|channel|>final<|message|>TEXT
-//! <|channel|>analysis<|message|>REASONING<|end|><|start|>assistant to=functions.NAME<|channel|>commentary json<|message|>{…}
+//! <|channel|>analysis<|message|>REASONING<|end|><|start|>assistant to=functions.NAME<|channel|>commentary json…
 //! ```
 //!
-//! The prompt has the first `<|start|>assistant`. The recipient may also stand after the channel.
+//! and after that `<|message|>{…}`. The prompt has the first `<|start|>assistant`. The recipient may also stand after
+//! the channel.
 
 use serde_json::Value;
 

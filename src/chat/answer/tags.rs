@@ -1,4 +1,5 @@
-//! Answers as most models write them: the reasoning between tags, then the text, and calls of tools between other marks.
+//! Answers as most models write them: the reasoning between tags, then the text, and calls of tools between other
+//! marks.
 
 use super::reasoning::{ReasoningTags, response_tags};
 use super::{Gathered, Part, up_to};

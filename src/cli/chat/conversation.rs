@@ -269,8 +269,8 @@ impl<'e> Conversation<'e> {
     }
 }
 
-/// All but the first turn, if there are several: a loaded conversation may begin with what the model said, which counts as
-/// one.
+/// All but the first turn, if there are several: a loaded conversation may begin with what the model said, which counts
+/// as one.
 fn without_oldest_turn(messages: &[Message]) -> Option<&[Message]> {
     let after_first = messages.get(1..)?;
     let second = after_first.iter().position(|m| m.role == Role::User)?;

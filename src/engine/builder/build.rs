@@ -37,9 +37,9 @@ pub struct ModelDescription {
 }
 
 impl EngineBuilder {
-    /// Packs the model if needed, divides the budget, loads the weights that stay in memory and starts the actors. Blocks
-    /// for gigabytes, minutes if the model has to be packed first. In an async program, use the runtime's threads for
-    /// blocking work (`tokio::task::spawn_blocking`).
+    /// Packs the model if needed, divides the budget, loads the weights that stay in memory and starts the actors.
+    /// Blocks for gigabytes, minutes if the model has to be packed first. In an async program, use the runtime's
+    /// threads for blocking work (`tokio::task::spawn_blocking`).
     ///
     /// # Errors
     /// A model that cannot be read, an impossible budget (the error names the minimum), or a resource that the system

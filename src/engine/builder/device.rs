@@ -305,8 +305,8 @@ impl EngineBuilder {
     }
 }
 
-/// Room for pinned weights on a device, of whose memory the budget leaves so many bytes. What it copies to memory of its
-/// own is never on the way as a whole.
+/// Room for pinned weights on a device, of whose memory the budget leaves so many bytes. What it copies to memory of
+/// its own is never on the way as a whole.
 fn room_for_weights(device: &DeviceRequest, left: u64) -> Room {
     let (total, piece) = match device.copies() {
         true => (left - left / PIECE_SHARE, left / PIECE_SHARE),

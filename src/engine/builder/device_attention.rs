@@ -81,8 +81,8 @@ impl EngineBuilder {
     }
 }
 
-/// The fastest part of attention in prompts that a device gets, in the middle of a sequence of `context` positions, and the
-/// alternatives that it beat; `None` if it does not pay.
+/// The fastest part of attention in prompts that a device gets, in the middle of a sequence of `context` positions, and
+/// the alternatives that it beat; `None` if it does not pay.
 pub(super) fn fastest_attention(
     machine: &PlacementMachine,
     network: &Network,

@@ -14,8 +14,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Batches for which shares are planned: a token that is generated, and a prompt's batch.
 pub(super) const DECODED: usize = 1;
 pub(super) const PROMPT: usize = 128;
-/// Attention, and the largest phase's weights on their way to memory that a device shares, each take at most this part of
-/// what the budget leaves.
+/// Attention, and the largest phase's weights on their way to memory that a device shares, each take at most this part
+/// of what the budget leaves.
 pub(super) const PIECE_SHARE: u64 = 4;
 
 /// What computes beside the CPU.

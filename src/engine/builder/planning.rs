@@ -32,8 +32,8 @@ const ENOUGH: f64 = 0.97;
 
 impl EngineBuilder {
     /// Of how many of the next layers, at most [`MOST_GUESSED_LAYERS`], the experts are guessed while a token is
-    /// generated, and read ahead if they are not in memory, regardless of a plan. No token changes. Without effect where
-    /// all experts are in memory, or are chosen before attention.
+    /// generated, and read ahead if they are not in memory, regardless of a plan. No token changes. Without effect
+    /// where all experts are in memory, or are chosen before attention.
     #[must_use]
     pub fn guess_layers(mut self, n: usize) -> Self {
         self.fixed_guesses = Some(n.min(MOST_GUESSED_LAYERS));
@@ -278,8 +278,8 @@ impl EngineBuilder {
         })
     }
 
-    /// What is known of the machine. If that is not enough for this model, it is measured now where only a plan tells how
-    /// much memory is enough; else there is none.
+    /// What is known of the machine. If that is not enough for this model, it is measured now where only a plan tells
+    /// how much memory is enough; else there is none.
     fn known_or_needed(
         &mut self,
         bundle: &Bundle,

@@ -241,8 +241,8 @@ impl EngineBuilder {
     }
 
     /// Whether tokens that followed the last ones earlier in the text are run in the same step as the last one, where
-    /// that is faster, and kept if the sampler chooses them too. Default: yes, but not with an observer, which sees each
-    /// token once, nor with recurrent layers. No token depends on it.
+    /// that is faster, and kept if the sampler chooses them too. Default: yes, but not with an observer, which sees
+    /// each token once, nor with recurrent layers. No token depends on it.
     #[must_use]
     pub fn drafts(mut self, made: bool) -> Self {
         self.drafts = made;

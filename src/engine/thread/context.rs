@@ -1,4 +1,5 @@
-//! What the KV cache holds: the tokens of one conversation, as a sequence of blocks and, with recurrent layers, a state.
+//! What the KV cache holds: the tokens of one conversation, as a sequence of blocks and, with recurrent layers, a
+//! state.
 
 use std::sync::Arc;
 
@@ -59,8 +60,8 @@ impl Context {
         self.len()
     }
 
-    /// Keeps the first `n` tokens, or fewer: see [`Sequences::cut`]. All of `n` if they were there before the last step,
-    /// and no layer is recurrent.
+    /// Keeps the first `n` tokens, or fewer: see [`Sequences::cut`]. All of `n` if they were there before the last
+    /// step, and no layer is recurrent.
     pub fn keep(&mut self, n: usize) {
         let kept = self.sequences.cut(self.sequence, n);
         self.tokens.truncate(kept);

@@ -208,8 +208,8 @@ impl Evaluator {
         self.step(reading, (tokens, following), n_logits)
     }
 
-    /// Runs tokens in such a step, with what follows them. After an error, nothing that was read ahead is used any more:
-    /// by the next step the file may be repaired.
+    /// Runs tokens in such a step, with what follows them. After an error, nothing that was read ahead is used any
+    /// more: by the next step the file may be repaired.
     fn step(&mut self, step: Step, tokens: (&[u32], &[u32]), n_logits: usize) -> Result<(), Error> {
         self.try_step(step, tokens, n_logits).inspect_err(|_| {
             self.token_rows.distrust();

@@ -38,7 +38,8 @@ fn each_model(speeds: &Speeds, mut test: impl FnMut(&Shape, &[u64; 4], &Outlook<
     }
 }
 
-/// The least cost on a grid whose batches and caches lie between the planner's, with larger caches and wider windows, too.
+/// The least cost on a grid whose batches and caches lie between the planner's, with larger caches and wider windows,
+/// too.
 fn least_cost(outlook: &Outlook<'_>, chosen: &Choices) -> f64 {
     let request = &outlook.request;
     let (loadings, caches) = match request.sparsity {

@@ -35,8 +35,8 @@ pub use self::device::{DeviceKernels, measure_device_kernels};
 #[cfg(feature = "gpu")]
 pub(crate) use self::device_attention::{Attention, MEASURED_HEADS};
 
-/// Bytes of weights that kernels go through piece by piece, if a quarter of the available memory is as much: enough that
-/// hardly any CPU cache holds a piece until its next turn.
+/// Bytes of weights that kernels go through piece by piece, if a quarter of the available memory is as much: enough
+/// that hardly any CPU cache holds a piece until its next turn.
 const WEIGHT_BYTES: u64 = 256 << 20;
 /// Bytes that a call goes through, about as much as a core does between two exchanges.
 const PIECE_BYTES: usize = 1 << 20;
@@ -96,8 +96,8 @@ struct Entry<'a> {
     run: Box<dyn FnMut() -> u64 + Send + 'a>,
 }
 
-/// Measures every kernel on one core: `repetitions` rounds of all of them, the bound of each right before it. Weights take
-/// 256 MiB, or less where little memory is available, and the KV caches about 100 MiB.
+/// Measures every kernel on one core: `repetitions` rounds of all of them, the bound of each right before it. Weights
+/// take 256 MiB, or less where little memory is available, and the KV caches about 100 MiB.
 ///
 /// # Errors
 /// An instruction set that this CPU lacks, no repetitions, or no memory.

@@ -87,7 +87,8 @@ impl Products for Amx {
         let _tiles = Tiles::with_shapes(self, &Shapes::whole());
         let ones = [1_i8; 1024];
         let mut sums = [0_i32; 1024];
-        // SAFETY: the CPU has the instructions, and all tiles have 16 rows of 64 bytes, 64 apart, in arrays of that size.
+        // SAFETY: the CPU has the instructions, and all tiles have 16 rows of 64 bytes, 64 apart, in arrays of that
+        // size.
         unsafe {
             asm!(
                 "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",

@@ -11,7 +11,7 @@ use super::float_panels::FloatPanelMatmul;
 use super::formats::for_format;
 use super::lanes::{LanedAxpy, LanedMatmul, for_laned};
 use super::matmul::{FloatMatmul, Matmul};
-use super::numbers::{Codes, Dequantise, Floats};
+use super::numbers::{Codes, Floats};
 use super::panels::PanelMatmul;
 use super::probe::{F32Peak, Int8Peak, ReadPass};
 use super::recurrent::{Decay, DeltaStep, Sigmoid};
@@ -23,7 +23,6 @@ pub(super) trait Kernels: Sync {
     fn matmul(&self, block: BlockType, job: Matmul<'_, ()>);
     fn axpy(&self, block: BlockType, job: Axpy<'_, ()>);
     fn axpy_laned(&self, block: BlockType, job: LanedAxpy<'_, ()>);
-    fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]);
     fn quantise(&self, job: Quantise<'_>);
     fn quantise_laned(&self, job: QuantiseLaned<'_>);
     fn quantise_lane(&self, job: QuantiseLane<'_>);
@@ -83,12 +82,6 @@ impl<S: Simd> Kernels for S {
 
     fn axpy_laned(&self, block: BlockType, job: LanedAxpy<'_, ()>) {
         for_laned!(block, F => self.plain().run(job.of::<F>()));
-    }
-
-    fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]) {
-        for_format!(block,
-            quantised F => self.plain().run(Dequantise::<Codes<F>>::new(row, out)),
-            float F => self.plain().run(Dequantise::<Floats<F>>::new(row, out)))
     }
 
     fn quantise(&self, job: Quantise<'_>) {

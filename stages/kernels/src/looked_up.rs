@@ -120,8 +120,8 @@ impl PanelFormat for Iq4Xs {
     const SIGNED: bool = true;
     const BITS: usize = 4;
 
-    /// Per 32 elements six bits with bias 32: the upper two of scale `b` are bits `2 * (b % 4)` of byte `b / 4`, the low
-    /// four a nibble of byte `2 + b / 2`.
+    /// Per 32 elements six bits with bias 32: the upper two of scale `b` are bits `2 * (b % 4)` of byte `b / 4`, the
+    /// low four a nibble of byte `2 + b / 2`.
     #[inline(always)]
     fn scales<S: Simd>(s: S, tile: &[u8], [d, _]: [S::F; 2], b: usize) -> (Halves<S>, Halves<S>) {
         let high = u8s(s, tile, F16S + PANEL_ROWS * (b / 4));

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::formats::{CHUNK, Float, Format, GROUP, MAX_PAIR_BYTES, PAIR};
-use super::simd::{Kernel, LANES, Simd, store_part, unrolled};
+use super::simd::{LANES, Simd, unrolled};
 
 /// Longest 64 elements, in bytes: f32.
 const MAX_PART_BYTES: usize = PAIR * 4;
@@ -136,51 +136,4 @@ pub(super) fn add_part<S: Simd, N: Numbers>(
     let mut scales = N::NO_SCALES;
     N::scales(s, bytes, false, h, &mut scales);
     N::add(s, bytes, &scales, 0, sums)
-}
-
-/// `out = row`.
-pub(super) struct Dequantise<'a, N> {
-    row: &'a [u8],
-    out: &'a mut [f32], // [cols]
-    format: PhantomData<N>,
-}
-
-impl<'a, N> Dequantise<'a, N> {
-    pub(super) fn new(row: &'a [u8], out: &'a mut [f32]) -> Self {
-        Self {
-            row,
-            out,
-            format: PhantomData,
-        }
-    }
-}
-
-impl<N: Numbers> Kernel for Dequantise<'_, N> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        // The number to which any number, including 0 and -0, can be added unchanged.
-        let nothing = [s.splat(-0.0); 4];
-        let (chunks, rest) = self.out.as_chunks_mut::<CHUNK>();
-        let (n_chunks, mut scales) = (chunks.len(), N::NO_SCALES);
-        for (bytes, out) in self.row.chunks_exact(N::BYTES).zip(chunks) {
-            N::scales(s, bytes, true, 1.0, &mut scales);
-            let (out, _) = out.as_chunks_mut();
-            unrolled!(p in 0..4 => {
-                let w = N::add(s, bytes, &scales, p, nothing);
-                unrolled!(j in 0..4 => { s.store(w[j], &mut out[4 * p + j]); });
-            });
-        }
-        if N::WHOLE {
-            return;
-        }
-        let parts = self.row[n_chunks * N::BYTES..].chunks(N::PART_BYTES);
-        for (bytes, out) in parts.zip(rest.chunks_mut(PAIR)) {
-            let w = add_part::<S, N>(s, bytes, 1.0, nothing);
-            for (out, &w) in out.chunks_mut(LANES).zip(&w) {
-                store_part(s, w, out);
-            }
-        }
-    }
 }

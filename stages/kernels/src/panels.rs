@@ -1,5 +1,5 @@
-//! Weights in panels times activations, panel by panel and piece by piece: decode and prefill, one definition. Each SIMD
-//! lane is a row. [`super::quantised_panels`] and [`super::float_panels`] are the products of a panel and a piece.
+//! Weights in panels times activations, panel by panel and piece by piece: decode and prefill, one definition. Each
+//! SIMD lane is a row. [`super::quantised_panels`] and [`super::float_panels`] are the products of a panel and a piece.
 
 use std::marker::PhantomData;
 
@@ -73,8 +73,8 @@ impl<'a> PanelMatmul<'a, ()> {
 
 /// The product of a panel and a piece of tokens.
 pub(super) trait Product {
-    /// With `AHEAD`, weights are prefetched. Distance and choice are known at compile time: with both in memory, a core of
-    /// Zen 5 takes 33 GB/s of Q4_1 instead of 40.
+    /// With `AHEAD`, weights are prefetched. Distance and choice are known at compile time: with both in memory, a core
+    /// of Zen 5 takes 33 GB/s of Q4_1 instead of 40.
     fn product<S: Simd, const T: usize, const AHEAD: bool>(
         s: S,
         panel: &[u8],
@@ -84,8 +84,8 @@ pub(super) trait Product {
 }
 
 /// The product of a panel and a piece, as a kernel: that of 16 tokens takes all registers of AVX-512, and needs a
-/// function of its own. With the adding of results around its loops, the compiler would keep constants of fixed point in
-/// registers that are needed for sums.
+/// function of its own. With the adding of results around its loops, the compiler would keep constants of fixed point
+/// in registers that are needed for sums.
 struct PieceProduct<'p, P, const T: usize, const AHEAD: bool> {
     panel: &'p [u8],
     cols: usize,
@@ -175,8 +175,8 @@ impl<F> PanelMatmul<'_, F> {
         self.put(s, first, piece, &sums)
     }
 
-    /// Prefetches the sums to which a piece's results will be added: a single token's stay in the nearest cache, those of a
-    /// batch's tokens have long been evicted from it.
+    /// Prefetches the sums to which a piece's results will be added: a single token's stay in the nearest cache, those
+    /// of a batch's tokens have long been evicted from it.
     #[inline(always)]
     fn request<S: Simd>(&self, s: S, first: usize, piece: Piece) {
         let Out::Fold(acc, places) = &self.out else {

@@ -9,8 +9,8 @@ use super::isa::Isa;
 pub(super) const DISTANCE: usize = 10 << 10;
 
 /// The same with AVX2 for formats with scales of six bits. On Zen 3, a core takes 14 GB/s of Q4_K with 4 to 12 KiB, as
-/// without any prefetching, and 18 to 21 with 15 to 20 KiB; Q5_K 16 and 19. Other formats differ by less than the noise,
-/// and small clusters lose what is not prefetched at their beginning.
+/// without any prefetching, and 18 to 21 with 15 to 20 KiB; Q5_K 16 and 19. Other formats differ by less than the
+/// noise, and small clusters lose what is not prefetched at their beginning.
 #[cfg(target_arch = "x86_64")]
 pub(super) const FAR: usize = 16 << 10;
 

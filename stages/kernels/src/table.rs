@@ -316,15 +316,6 @@ impl KernelTable {
         }
     }
 
-    /// `out = row` as f32, `[cols]`, with the bits of ggml's definition.
-    ///
-    /// # Panics
-    /// `row` is not a row of `out.len()` columns.
-    pub fn dequantise(&self, block: BlockType, row: &[u8], out: &mut [f32]) {
-        assert_eq!(cols(block, row), out.len(), "row of another length");
-        self.kernels.dequantise(block, row, out);
-    }
-
     /// `out = softmax(scale * q . k^T) . v`, with the softcap of `queries` around the scores, for query heads of
     /// consecutive tokens that share a key/value head; head `h` of token `t` goes to `t * out_stride + h * value_dim`.
     ///
@@ -451,15 +442,6 @@ fn assert_axpy(
     assert_eq!(h.len(), n_tokens * rows.len(), "values of another shape");
     assert_eq!(acc.len(), n_tokens * cols, "accumulators of another shape");
     (n_tokens > 0).then_some(n_tokens)
-}
-
-fn cols(block: BlockType, row: &[u8]) -> usize {
-    let bytes = block.block_bytes();
-    assert!(
-        row.len().is_multiple_of(bytes),
-        "row is not whole blocks of {block}"
-    );
-    row.len() / bytes * block.block_len()
 }
 
 /// `[n_tokens, width]` with `stride` fits into `len`, and tokens do not overlap.

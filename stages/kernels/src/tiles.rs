@@ -2,11 +2,12 @@
 //!
 //! One block of a panel and one piece of tokens are one product of matrices: `[tokens, 32] x [32, 16 rows]`, exact in
 //! i32. A panel's planes are already in the order in which such units take the right operand. What is left to the
-//! vectors is scaling and adding, as in [`super::panels`] and with its bits: 3 or 4 instructions per block, token and 16
-//! rows instead of 12, so that they are the bound.
+//! vectors is scaling and adding, as in [`super::panels`] and with its bits: 3 or 4 instructions per block, token and
+//! 16 rows instead of 12, so that they are the bound.
 //!
 //! Codes are unpacked once for all tokens, a chunk of columns at a time, and the sums of all tokens of a round wait in
-//! memory for the next chunk. Only pieces of 16 tokens are multiplied in this way: for narrower ones vectors are faster.
+//! memory for the next chunk. Only pieces of 16 tokens are multiplied in this way: for narrower ones vectors are
+//! faster.
 
 use std::ops::Range;
 
@@ -159,8 +160,8 @@ impl Chunk {
         TwoSteps([now, next]): &mut TwoSteps,
         sums: &mut [[f32; PANEL_ROWS]; ROUND],
     ) {
-        // The unit is a step ahead of the vectors: units for matrices have a port in common with vectors, so both work a
-        // while before the other.
+        // The unit is a step ahead of the vectors: units for matrices have a port in common with vectors, so both work
+        // a while before the other.
         let (mut now, mut next) = (now, next);
         let step = if F::HALVES { 1 } else { 2 };
         let mut sums = sums.as_chunks_mut().0.iter_mut();

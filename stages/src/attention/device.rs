@@ -136,8 +136,8 @@ impl Attention {
         blocks.into_iter().for_each(|blocks| blocks.fill(0));
     }
 
-    /// Calls `put` with what the copy of a layer lacks of `positions` of the sequence in `blocks`; then the copy has it. Of
-    /// each head these are at most `most` positions; false if there is more.
+    /// Calls `put` with what the copy of a layer lacks of `positions` of the sequence in `blocks`; then the copy has
+    /// it. Of each head these are at most `most` positions; false if there is more.
     pub fn copy(
         &mut self,
         layer: usize,

@@ -209,8 +209,8 @@ impl Attention {
 
     /// Attends for some of the tokens, after [`Self::store`], and applies output gates.
     ///
-    /// `qkv` is `[n_tokens, in_dim]`, `out` is `[n_tokens, own columns]`. The result of a token does not depend on the other
-    /// tokens of the step, except those before it in its sequence.
+    /// `qkv` is `[n_tokens, in_dim]`, `out` is `[n_tokens, own columns]`. The result of a token does not depend on the
+    /// other tokens of the step, except those before it in its sequence.
     pub fn attend(
         &mut self,
         kernels: &KernelTable,

@@ -17,8 +17,8 @@ pub struct GuessCounts {
 /// Guesses are read while at most so many certain reads of the core are in flight: a disk that has few is not busy.
 pub(super) const BESIDE: usize = 8;
 
-/// Guesses of a token that are read together: what is with the I/O actor cannot be given up any more, and clusters are long
-/// enough for a disk to be busy with a few.
+/// Guesses of a token that are read together: what is with the I/O actor cannot be given up any more, and clusters are
+/// long enough for a disk to be busy with a few.
 pub(super) const MOST_GUESSES: usize = 4;
 
 /// After so many guesses have been read, it is decided how far ahead to guess.
@@ -43,8 +43,8 @@ impl Default for Reach {
 }
 
 impl Reach {
-    /// A guess is read. If fewer than half of the last ones came true, the next ones go less far; if three quarters did,
-    /// further.
+    /// A guess is read. If fewer than half of the last ones came true, the next ones go less far; if three quarters
+    /// did, further.
     fn count(&mut self) {
         self.read += 1;
         if self.read < TRIAL {
@@ -105,8 +105,8 @@ impl ExpertStore {
         self.guesses.extend(absent.take(room));
     }
 
-    /// A flight wants `key`: it needs no guess any more. After it is computed, it may be evicted, and a prompt would read it
-    /// again for nobody.
+    /// A flight wants `key`: it needs no guess any more. After it is computed, it may be evicted, and a prompt would
+    /// read it again for nobody.
     pub(super) fn unname(&mut self, key: usize) {
         if let Some(i) = self.guesses.iter().position(|named| named.key == key) {
             self.guesses.remove(i);

@@ -102,8 +102,8 @@ pub struct ExpertStore {
     guessed: Vec<bool>,
     /// By cell, whether what was read since it was last used began as a guess, whether a flight wants it by now or not.
     began_as_guess: Vec<bool>,
-    /// By cell, whether it has a token's guess that nobody has wanted yet. What a prompt reads ahead is not counted: it is
-    /// hardly a guess.
+    /// By cell, whether it has a token's guess that nobody has wanted yet. What a prompt reads ahead is not counted: it
+    /// is hardly a guess.
     counted: Vec<bool>,
     /// Clusters that may be wanted soon, the likeliest first.
     guesses: VecDeque<Request>,
@@ -214,8 +214,8 @@ impl ExpertStore {
     /// memory. If all cells are in use, that happens when one is returned.
     pub fn want(&mut self, request: Request) {
         self.unname(request.key);
-        // One that was held ahead does not queue: what is before it may wait for its cell. Nor does one that is on its way
-        // as a guess: it would be taken when it has come, without a hold.
+        // One that was held ahead does not queue: what is before it may wait for its cell. Nor does one that is on its
+        // way as a guess: it would be taken when it has come, without a hold.
         if self.take_over(request) || self.has(request.key) && self.acquire(request) {
             return;
         }
@@ -224,8 +224,8 @@ impl ExpertStore {
         }
     }
 
-    /// Whether a cell was held ahead for this cluster; it is the caller's from now on. What was held may be a part, as a
-    /// token's guess that a prompt keeps is.
+    /// Whether a cell was held ahead for this cluster; it is the caller's from now on. What was held may be a part, as
+    /// a token's guess that a prompt keeps is.
     fn take_over(&mut self, request: Request) -> bool {
         let cell = self.cache.slot_of(request.key);
         let Some(cell) = cell.filter(|&cell| std::mem::take(&mut self.ahead[cell])) else {
@@ -332,9 +332,9 @@ impl ExpertStore {
         self.flows[cell] = flow;
     }
 
-    /// A read has finished; returns the key of its cluster, if a flight wants it. The next part of the cluster is due, if
-    /// there is another. If the read failed, the flight is told. A guess that failed is forgotten, or read again if a
-    /// flight wants it by now: it may be an earlier generation's, whose fault it was.
+    /// A read has finished; returns the key of its cluster, if a flight wants it. The next part of the cluster is due,
+    /// if there is another. If the read failed, the flight is told. A guess that failed is forgotten, or read again if
+    /// a flight wants it by now: it may be an earlier generation's, whose fault it was.
     pub fn arrived(&mut self, cell: usize, slot: Slot, is_ok: bool) -> Option<usize> {
         debug_assert!(matches!(self.cells[cell], Cell::Coming));
         self.reading -= 1;
@@ -397,8 +397,8 @@ impl ExpertStore {
         }
     }
 
-    /// Those of the neurons `live` of `key`, which a flight has, whose Up and Down are not in memory; none if the cluster
-    /// was forgotten, which is read no further.
+    /// Those of the neurons `live` of `key`, which a flight has, whose Up and Down are not in memory; none if the
+    /// cluster was forgotten, which is read no further.
     pub fn lacks(&self, key: usize, live: &LiveMask) -> LiveMask {
         let is_lent = |cell: &usize| matches!(self.cells[*cell], Cell::Lent);
         let cell = self.cache.slot_of(key).filter(is_lent);

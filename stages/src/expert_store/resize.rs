@@ -6,7 +6,8 @@ impl ExpertStore {
     /// Keeps `cells` cells in use, at most as many as there were at the start. Clusters in cells that go out of use are
     /// forgotten; how often they were wanted is not.
     ///
-    /// False, and nothing is changed, while a cluster that would be forgotten is read or used, or flights wait for cells.
+    /// False, and nothing is changed, while a cluster that would be forgotten is read or used, or flights wait for
+    /// cells.
     pub fn resize(&mut self, cells: usize) -> bool {
         let cells = cells.min(self.cells.len());
         if cells == self.used {

@@ -1,6 +1,6 @@
 //! Pred: at the start of an FFN all of the layer's clusters are here. It leaves out experts that no token uses, and on
-//! request clusters that would have to be read and change little. Where there are predictors, it asks them which neurons
-//! are worth computing; the others are not even read.
+//! request clusters that would have to be read and change little. Where there are predictors, it asks them which
+//! neurons are worth computing; the others are not even read.
 
 mod shared;
 
@@ -52,8 +52,8 @@ pub struct Pred {
 }
 
 impl Pred {
-    /// With `flights` for the clusters of a layer, for `max_tokens` tokens. Clusters in memory are `shared`, if the graph
-    /// calls [`Self::take`].
+    /// With `flights` for the clusters of a layer, for `max_tokens` tokens. Clusters in memory are `shared`, if the
+    /// graph calls [`Self::take`].
     pub fn new(
         bundle: &forebay_models::bundle::Bundle,
         predicted: bool,

@@ -1,5 +1,5 @@
-//! Clusters in memory: any free core takes the next one, from its own list first. Which experts the tokens use, and what
-//! has been evicted, and with them the lists, all cores know alike.
+//! Clusters in memory: any free core takes the next one, from its own list first. Which experts the tokens use, and
+//! what has been evicted, and with them the lists, all cores know alike.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Experts in memory are preferred to others while tokens are generated (arXiv 2412.00099): for the choice, their logits
-//! count as larger.
+//! Experts in memory are preferred to others while tokens are generated (arXiv 2412.00099): for the choice, their
+//! logits count as larger.
 
 use forebay_models::network::Experts;
 use forebay_plans::program::{Item, Source};

@@ -149,8 +149,8 @@ impl Rows {
     fn claim(&mut self, frame: &Frame<'_>, work: &RowWork) -> Option<Item> {
         let SharedRows { claims, lists } = &*self.shared;
         let of = |rank: usize| &lists[rank][frame.number];
-        // Those that a device computes come last, and so do guesses, of which it computes none. Without either, no entry
-        // is read: a core looks at all lists.
+        // Those that a device computes come last, and so do guesses, of which it computes none. Without either, no
+        // entry is read: a core looks at all lists.
         let guesses = frame.n_tokens() > 1 && work.of_several < work.matrices.len();
         let is_guess = |item: &Item| guesses && usize::from(item.matrix) >= work.of_several;
         let len = |rank| match guesses || frame.on_device > 0 {

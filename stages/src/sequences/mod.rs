@@ -178,8 +178,8 @@ impl Sequences {
         self.add(fork)
     }
 
-    /// Makes room for `n` more tokens, once per step for each sequence. The cores must make the copies that are added to
-    /// `copies`, in their order, before the next step.
+    /// Makes room for `n` more tokens, once per step for each sequence. The cores must make the copies that are added
+    /// to `copies`, in their order, before the next step.
     ///
     /// # Errors
     /// A pool has too few free blocks; then the sequence and the copies stay as they were.

@@ -2,8 +2,8 @@
 //! again when it grows.
 //!
 //! They are adjacent, so that the memory of the last ones can go back to the system in one piece. A core that streams
-//! nothing takes a stream window out of the memory that is evicted. Except for changes, their memory is published to all
-//! cores ([`SharedEvictables`]).
+//! nothing takes a stream window out of the memory that is evicted. Except for changes, their memory is published to
+//! all cores ([`SharedEvictables`]).
 
 use std::sync::Arc;
 
@@ -22,7 +22,8 @@ pub struct Evictable {
     /// Where the memory of those that are pinned is published, and as whose.
     shared: Arc<SharedEvictables>,
     rank: usize,
-    /// During a change, the memory of the first `pinned` clusters, and of the others, which has gone back to the system.
+    /// During a change, the memory of the first `pinned` clusters, and of the others, which has gone back to the
+    /// system.
     store: Option<Slot>,
     idle: Option<Slot>,
     pinned: usize,

@@ -1,4 +1,6 @@
-//! Seeded random numbers (`SplitMix64`).
+//! Seeded random numbers.
+
+use forebay_models::random::split_mix;
 
 /// A generator; the same seed gives the same numbers everywhere.
 #[derive(Clone, Debug)]
@@ -12,11 +14,7 @@ impl Random {
 
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        split_mix(&mut self.0)
     }
 
     /// A number below `n`; 0 where `n` is 0.

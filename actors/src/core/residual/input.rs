@@ -1,5 +1,5 @@
-//! A phase's input: of few tokens, each core makes it of the stream or of what heads wrote. Of many, it makes that of its
-//! tokens, and takes that of all from a board once all cores have published theirs.
+//! A phase's input: of few tokens, each core makes it of the stream or of what heads wrote. Of many, it makes that of
+//! its tokens, and takes that of all from a board once all cores have published theirs.
 
 use forebay_plans::program::{Board, NormAt, Work};
 use forebay_stages::kernels::{BLOCK_WORDS, Form};
@@ -45,8 +45,8 @@ impl Residual {
         spread
     }
 
-    /// The phase's input: the residual stream, normalised if the phase has a norm. True if that of this core's tokens is
-    /// on a board instead; it may be there already, and then that of all cores is.
+    /// The phase's input: the residual stream, normalised if the phase has a norm. True if that of this core's tokens
+    /// is on a board instead; it may be there already, and then that of all cores is.
     pub(super) fn norm(
         &mut self,
         around: &Surroundings<'_>,

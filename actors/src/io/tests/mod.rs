@@ -88,7 +88,7 @@ fn every_driver(path: &Path, depth: u16) -> Vec<Box<dyn Driver>> {
                 drivers.push(Box::new(driver.expect("io_uring is available")));
             }
         }
-        Err(refusal) => eprintln!("not tested with io_uring: {refusal}"),
+        Err(refusal) => eprintln!("SKIPPED: io_uring was NOT tested: {refusal}"),
     }
     drivers
 }
@@ -135,7 +135,7 @@ impl RequestSource for Requests {
 struct Kept(Vec<ReadDone>);
 
 impl CompletionSink for Kept {
-    fn complete(&mut self, done: ReadDone, _so_far: &IoStatistics) -> std::io::Result<()> {
+    fn complete(&mut self, done: ReadDone, _so_far: &IoTally) -> std::io::Result<()> {
         self.0.push(done);
         Ok(())
     }

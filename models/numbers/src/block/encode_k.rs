@@ -1,5 +1,5 @@
-//! Writing the k-quants: scales of sub-blocks are searched, then rounded themselves, and then the levels follow from the
-//! rounded scales.
+//! Writing the k-quants: scales of sub-blocks are searched, then rounded themselves, and then the levels follow from
+//! the rounded scales.
 
 use super::kquants::{LEN, two_bit_place};
 use super::put_f16;

@@ -212,9 +212,9 @@ fn put_f16(block: &mut [u8], at: usize, v: f32) -> f32 {
     v.to_f32()
 }
 
-/// Encodes whole blocks; `out` takes `x.len() / ty.block_len()` blocks. Formats with blocks of 32 and one scale that is a
-/// number get ggml's reference rounding, MXFP4 that of its specification; for the others scales are searched with which
-/// the error is least. Input must be finite: what a NaN becomes in an integer format is unspecified.
+/// Encodes whole blocks; `out` takes `x.len() / ty.block_len()` blocks. Formats with blocks of 32 and one scale that is
+/// a number get ggml's reference rounding, MXFP4 that of its specification; for the others scales are searched with
+/// which the error is least. Input must be finite: what a NaN becomes in an integer format is unspecified.
 ///
 /// # Panics
 /// If `x.len()` is not a multiple of the block length, or `out` is not exactly as long as those
@@ -231,9 +231,9 @@ pub fn quantize(ty: BlockType, x: &[f32], out: &mut [u8]) {
 }
 
 /// As [`quantize`], but the squared error of a number counts as much as the mean square of what it will be multiplied
-/// with: `importance`, `[x.len()]`, not negative, in any unit. Within that, errors of large numbers count more. No block
-/// loses more by this measure than it would in [`quantize`]. Formats whose scales are not searched, and blocks without
-/// any importance, get the bytes of [`quantize`].
+/// with: `importance`, `[x.len()]`, not negative, in any unit. Within that, errors of large numbers count more. No
+/// block loses more by this measure than it would in [`quantize`]. Formats whose scales are not searched, and blocks
+/// without any importance, get the bytes of [`quantize`].
 ///
 /// Source: the weights of llama.cpp's quantiser, `importance * sqrt(mean(x²) + x²)`.
 ///

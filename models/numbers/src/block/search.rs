@@ -35,8 +35,8 @@ pub(super) fn sum<const N: usize>(term: impl Fn(usize) -> f32) -> f32 {
     parts.into_iter().sum()
 }
 
-/// `(scale, minimum)` for `x = scale * level - minimum` with levels `0..=top` and neither of them negative. `steps` says
-/// how far the numbers of levels that are tried are from `top`, in tenths.
+/// `(scale, minimum)` for `x = scale * level - minimum` with levels `0..=top` and neither of them negative. `steps`
+/// says how far the numbers of levels that are tried are from `top`, in tenths.
 pub(super) fn with_minimum<const N: usize>(
     x: &[f32; N],
     w: &[f32; N],
@@ -77,8 +77,8 @@ pub(super) fn with_minimum<const N: usize>(
     (best.0, -best.1)
 }
 
-/// The scale of `x = scale * level` that is best among those for which the extreme number is at one of `places`; `level`
-/// rounds a quotient to a level.
+/// The scale of `x = scale * level` that is best among those for which the extreme number is at one of `places`;
+/// `level` rounds a quotient to a level.
 fn without_minimum<const N: usize>(
     x: &[f32; N],
     w: &[f32; N],

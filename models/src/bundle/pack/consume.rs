@@ -3,8 +3,8 @@
 //!
 //! The order is what makes it safe. First the source is marked, so that nobody takes what is left of it for a model.
 //! Then, again and again: some contents are written and synced, the journal says so and is synced, and only then their
-//! blocks are given back. Whatever ends the process, every matrix is in the source or in the unfinished packed file, and
-//! the journal knows in which. The vectors are written last, and stay in the source until then.
+//! blocks are given back. Whatever ends the process, every matrix is in the source or in the unfinished packed file,
+//! and the journal knows in which. The vectors are written last, and stay in the source until then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -32,13 +32,13 @@ use crate::tensor::TensorId;
 /// Blocks are given back whenever this part of the source has been packed.
 const STEPS: u64 = 64;
 
-/// Packs the GGUF file at `path`, or the several of which it is the first, into `out`, which needs little more room than
-/// the source has: what has been packed is given back to the file system, and in the end the source is removed, with the
-/// links that name it. If it is interrupted, the next call goes on.
+/// Packs the GGUF file at `path`, or the several of which it is the first, into `out`, which needs little more room
+/// than the source has: what has been packed is given back to the file system, and in the end the source is removed,
+/// with the links that name it. If it is interrupted, the next call goes on.
 ///
 /// # Errors
-/// As [`super::pack`]'s; a source that is not GGUF, or on a file system that takes no blocks back; a conversion that was
-/// begun with another `out` or other `options`.
+/// As [`super::pack`]'s; a source that is not GGUF, or on a file system that takes no blocks back; a conversion that
+/// was begun with another `out` or other `options`.
 pub fn pack_consuming(
     path: &Path,
     out: &Path,
@@ -285,7 +285,8 @@ fn gone(path: &Path, out: &Path) -> ModelError {
     }
 }
 
-/// Removes what is left of the source, its first file last, and then the journal: that tells what to do if it ends here.
+/// Removes what is left of the source, its first file last, and then the journal: that tells what to do if it ends
+/// here.
 fn remove_source(path: &Path, journal: Journal) -> Result<()> {
     for file in crate::gguf::files(path).into_iter().rev() {
         // Where downloads are cached, it is a link: the file goes first, since only the link tells where it is.

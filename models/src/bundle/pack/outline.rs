@@ -11,8 +11,8 @@ use crate::panel::panels_bytes;
 use crate::source::TensorSource;
 use crate::tensor::TensorId;
 
-/// The packed file that `source` would become under the name `out`, with holes instead of weights. It takes little time,
-/// is in memory, has no name, and is gone when the result is dropped.
+/// The packed file that `source` would become under the name `out`, with holes instead of weights. It takes little
+/// time, is in memory, has no name, and is gone when the result is dropped.
 ///
 /// # Errors
 /// As [`super::pack`]'s, but for the weights.

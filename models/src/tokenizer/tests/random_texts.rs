@@ -1,16 +1,14 @@
 //! Random texts in which what matters to a pre-tokenizer is frequent: the same for the same seed.
 
-/// SplitMix64.
+use crate::random::split_mix;
+
+/// Seeded numbers.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
     /// A number below `n`.
     pub(super) fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % n as u64) as usize
+        (split_mix(&mut self.0) % n as u64) as usize
     }
 }
 

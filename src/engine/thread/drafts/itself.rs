@@ -1,6 +1,6 @@
-//! A model that is streamed drafts for itself: it runs without what would have to be read. Each token's own step reads all
-//! of that, and checks what was drafted meanwhile: the disk reads on while it drafts. (Zhang et al., "Draft & Verify",
-//! arXiv:2309.08168, leave out layers for the same reason.)
+//! A model that is streamed drafts for itself: it runs without what would have to be read. Each token's own step reads
+//! all of that, and checks what was drafted meanwhile: the disk reads on while it drafts. (Zhang et al., "Draft &
+//! Verify", arXiv:2309.08168, leave out layers for the same reason.)
 
 use std::time::Instant;
 

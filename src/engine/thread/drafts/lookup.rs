@@ -36,8 +36,8 @@ impl Repeat {
         best
     }
 
-    /// What follows if the text goes on as it did there: the `i`-th token. At the text's end it begins again at the same
-    /// place, so that a short repeat gives a long draft.
+    /// What follows if the text goes on as it did there: the `i`-th token. At the text's end it begins again at the
+    /// same place, so that a short repeat gives a long draft.
     pub fn follows(self, text: &[u32], i: usize) -> u32 {
         text[self.next + i % (text.len() - self.next)]
     }

@@ -158,8 +158,8 @@ impl Drafter {
         (probed(&self.pace, tried).min(most), speed)
     }
 
-    /// What followed the longest run of the text's last tokens that it has earlier, as far as that pays, and the tokens per
-    /// nanosecond that this may give.
+    /// What followed the longest run of the text's last tokens that it has earlier, as far as that pays, and the tokens
+    /// per nanosecond that this may give.
     fn of_text(&self, text: &[u32], most: usize) -> (Draft, f64) {
         let mut draft = Draft::default();
         draft.tokens[0] = text.last().copied().unwrap_or_default();

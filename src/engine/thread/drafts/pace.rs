@@ -92,9 +92,9 @@ impl Pace {
     }
 }
 
-/// How many tokens to draft: as many as give the most tokens per nanosecond, which are the second result. `times` are those
-/// of steps by the number of drafted tokens, drafting one takes `token_ns`, and `right` tells for each token of the draft how
-/// often it is right, all before it having been.
+/// How many tokens to draft: as many as give the most tokens per nanosecond, which are the second result. `times` are
+/// those of steps by the number of drafted tokens, drafting one takes `token_ns`, and `right` tells for each token of
+/// the draft how often it is right, all before it having been.
 pub(super) fn best_length(
     times: &[f64; 1 + MOST_DRAFTED],
     token_ns: f64,

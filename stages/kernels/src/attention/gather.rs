@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::simd::{Kernel, LANES, Simd, load_part, store_part, unrolled};
-use super::numbers::Numbers;
+use super::kv_formats::KvFormat;
 use super::product::{Part, groups, widen, with_rows};
 use super::scores::WIDEN_FROM;
 use super::scratch::{AttendScratch, Block, Line, Row, Scores};
@@ -23,14 +23,14 @@ struct Target<'a> {
 
 /// Adds a block's weighted values to the results of some rows, after correcting these.
 #[inline(always)]
-pub(super) fn gather<S: Simd, N: Numbers>(
+pub(super) fn gather<S: Simd, N: KvFormat>(
     s: S,
-    numbers: N,
+    stored: N,
     (block, rows): (Block, Range<usize>),
     scratch: &mut AttendScratch,
     out: &mut [f32],
 ) {
-    let d = numbers.value_dim();
+    let d = stored.value_dim();
     let parts = d.div_ceil(LANES);
     let (Some(first), Some(last)) = (
         scratch.rows[rows.clone()].first(),
@@ -39,7 +39,7 @@ pub(super) fn gather<S: Simd, N: Numbers>(
         return;
     };
     let seen = first.within(block).0..last.within(block).1;
-    let values = &numbers.values()[block.place * BLOCK * parts..][..seen.end * parts];
+    let values = &stored.values()[block.place * BLOCK * parts..][..seen.end * parts];
     let ahead = block.ahead.wrapping_mul(BLOCK * parts);
     let mut target = Target { out, d, ahead };
     let AttendScratch {
@@ -55,12 +55,16 @@ pub(super) fn gather<S: Simd, N: Numbers>(
         widen(s, &values[first..], &mut wide[first..]);
         for g in groups::<S>(rows) {
             let (scores, corrections) = (&scores[g.clone()], &state.correction[g.clone()]);
-            with_rows!(S, g.len(), R => gather_rows::<S, Line, R>(s, wide, (block, &all[g]), scores, corrections, &mut target));
+            with_rows!(S, g.len(), R => {
+                gather_rows::<S, Line, R>(s, wide, (block, &all[g]), scores, corrections, &mut target)
+            });
         }
     } else {
         for g in groups::<S>(rows) {
             let (scores, corrections) = (&scores[g.clone()], &state.correction[g.clone()]);
-            with_rows!(S, g.len(), R => gather_rows::<S, N::Value, R>(s, values, (block, &all[g]), scores, corrections, &mut target));
+            with_rows!(S, g.len(), R => {
+                gather_rows::<S, N::Value, R>(s, values, (block, &all[g]), scores, corrections, &mut target)
+            });
         }
     }
 }

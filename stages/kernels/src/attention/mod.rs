@@ -8,7 +8,7 @@
 //! and of where the blocks are.
 
 mod gather;
-mod numbers;
+mod kv_formats;
 mod origin;
 mod product;
 mod scores;
@@ -20,7 +20,7 @@ use std::ops::Range;
 use super::kv::{BLOCK, KvHead, KvRows};
 use super::simd::{Kernel, Simd};
 use gather::gather;
-use numbers::{Bytes, Halves, Numbers};
+use kv_formats::{Bytes, Halves, KvFormat};
 pub use origin::{KeyOrigin, Turns};
 pub use scratch::AttendScratch;
 use scratch::{Block, ROWS, Row};
@@ -70,8 +70,8 @@ impl Kernel for Attend<'_> {
     fn run<S: Simd>(self, s: S) {
         match self.kv.rows {
             KvRows::F16 { keys, values } => {
-                let numbers = Halves::new(&self.kv, keys, values);
-                self.tiles(s, numbers);
+                let stored = Halves::new(&self.kv, keys, values);
+                self.tiles(s, stored);
             }
             KvRows::Q8 {
                 keys,
@@ -83,8 +83,8 @@ impl Kernel for Attend<'_> {
                 let scales = (key_scales, value_scales);
                 let origin = self.queries.origin;
                 let keys = (keys, key_bits);
-                let numbers = Bytes::new(&self.kv, (keys, values), scales, origin);
-                self.tiles(s, numbers);
+                let stored = Bytes::new(&self.kv, (keys, values), scales, origin);
+                self.tiles(s, stored);
             }
         }
     }
@@ -93,7 +93,7 @@ impl Kernel for Attend<'_> {
 impl Attend<'_> {
     /// All tiles of a call.
     #[inline(always)]
-    fn tiles<S: Simd, N: Numbers>(self, s: S, numbers: N) {
+    fn tiles<S: Simd, N: KvFormat>(self, s: S, stored: N) {
         let heads = self.queries.heads;
         for first_head in (0..heads).step_by(ROWS) {
             let n_heads = ROWS.min(heads - first_head);
@@ -106,7 +106,7 @@ impl Attend<'_> {
                         self.scratch.rows.push(self.row(t, h));
                     }
                 }
-                tile(s, numbers, &self.queries, self.scratch, self.out);
+                tile(s, stored, &self.queries, self.scratch, self.out);
             }
         }
     }
@@ -125,14 +125,14 @@ impl Attend<'_> {
 
 /// Attention of the rows in `scratch`.
 #[inline(always)]
-fn tile<S: Simd, N: Numbers>(
+fn tile<S: Simd, N: KvFormat>(
     s: S,
-    numbers: N,
+    stored: N,
     queries: &Queries<'_>,
     scratch: &mut AttendScratch,
     out: &mut [f32],
 ) {
-    let d = numbers.value_dim();
+    let d = stored.value_dim();
     let (Some(first), Some(last)) = (scratch.rows.first(), scratch.rows.last()) else {
         return;
     };
@@ -146,7 +146,7 @@ fn tile<S: Simd, N: Numbers>(
         None => queries.scale * std::f32::consts::LOG2_E,
         Some(cap) => queries.scale / cap,
     };
-    numbers.begin(s, queries.q, scale, scratch);
+    stored.begin(s, queries.q, scale, scratch);
     for index in blocks.clone() {
         let place = queries.blocks[index] as usize;
         let next = match index + 1 {
@@ -159,7 +159,7 @@ fn tile<S: Simd, N: Numbers>(
             ahead: next.wrapping_sub(place),
         };
         let rows = active(&scratch.rows, index);
-        numbers.score(s, queries.q, (block, rows.clone()), scratch);
+        stored.score(s, queries.q, (block, rows.clone()), scratch);
         if let Some(cap) = queries.softcap {
             cap_scores(
                 s,
@@ -170,17 +170,17 @@ fn tile<S: Simd, N: Numbers>(
         }
         soften(
             s,
-            numbers.value_scales(block),
+            stored.value_scales(block),
             (block, rows.clone()),
             scratch,
         );
-        gather(s.plain(), numbers, (block, rows), scratch, out);
+        gather(s.plain(), stored, (block, rows), scratch, out);
     }
     for (row, &sum) in scratch.rows.iter().zip(&scratch.state.sum) {
         if sum != 0.0 {
             let out = &mut out[row.out..][..d];
             out.iter_mut().for_each(|v| *v /= sum);
-            numbers.finish(out);
+            stored.finish(out);
         }
     }
 }

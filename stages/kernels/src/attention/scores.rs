@@ -46,7 +46,9 @@ pub(super) fn score_floats<S: Simd, P: Part>(
         widen(s, &keys[seen.start * d..], &mut wide[seen.start * d..]);
         for g in groups::<S>(rows) {
             let (rows, scores) = (&all[g.clone()], &mut scores[g]);
-            with_rows!(S, rows.len(), R => s.run(ScoreRows::<Line, R> { keys: wide, q, d, block, rows, factor, scores }));
+            with_rows!(S, rows.len(), R => {
+                s.run(ScoreRows::<Line, R> { keys: wide, q, d, block, rows, factor, scores })
+            });
         }
     } else {
         for g in groups::<S>(rows) {

@@ -3,11 +3,11 @@
 
 use std::arch::x86_64::*;
 
+use codes::{i8_to_f32, load16, load32, moved, nibbles, part, u8_to_f32, where_set};
+
 use crate::fixed;
 use crate::prefetch::FAR;
 use crate::simd::{GROUPS, Kernel, Simd, TOGETHER, unrolled};
-
-mod products;
 
 /// Proof that the CPU has the instructions of [`Avx2::run`]; only `detect` makes it. With `VNNI`, sums of
 /// products of bytes are one instruction (AVX-VNNI).
@@ -54,6 +54,9 @@ macro_rules! both {
     }};
 }
 
+mod codes;
+mod products;
+
 /// Methods of one or a few instructions.
 macro_rules! ops {
     ($(fn $name:ident(self $(, $a:ident: $t:ty)*) $(-> $r:ty)? $body:block)*) => {$(
@@ -64,82 +67,6 @@ macro_rules! ops {
             unsafe { $body }
         }
     )*};
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn load16(b: &[u8; 16]) -> __m128i {
-    // SAFETY: 16 bytes behind the reference.
-    unsafe { _mm_loadu_si128(b.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn load32(b: &[u8; 32]) -> __m256i {
-    // SAFETY: 32 bytes behind the reference.
-    unsafe { _mm256_loadu_si256(b.as_ptr().cast()) }
-}
-
-/// Moves the bits of every byte from bit `from` to bit `to`; other bytes' bits fall into the rest.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn moved(a: __m256i, from: u32, to: u32) -> __m256i {
-    if from >= to {
-        _mm256_srl_epi16(a, _mm_cvtsi32_si128((from - to) as i32))
-    } else {
-        _mm256_sll_epi16(a, _mm_cvtsi32_si128((to - from) as i32))
-    }
-}
-
-/// Low nibbles in the first half, high ones in the second.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn nibbles(b: &[u8; 16]) -> __m256i {
-    let b = load16(b);
-    let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(b), _mm_srli_epi16::<4>(b));
-    _mm256_and_si256(both, _mm256_set1_epi8(0x0f))
-}
-
-/// `value` in the bytes whose bit is set.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn where_set(bits: u32, value: u8) -> __m256i {
-    let owner = _mm256_setr_epi64x(
-        0,
-        0x0101_0101_0101_0101,
-        0x0202_0202_0202_0202,
-        0x0303_0303_0303_0303,
-    );
-    let copies = _mm256_shuffle_epi8(_mm256_set1_epi32(bits as i32), owner);
-    let others = _mm256_set1_epi64x(0x7fbf_dfef_f7fb_fdfe);
-    let set = _mm256_cmpeq_epi8(_mm256_or_si256(copies, others), _mm256_set1_epi8(-1));
-    _mm256_and_si256(set, _mm256_set1_epi8(value as i8))
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn part(a: I, j: usize) -> __m128i {
-    if j.is_multiple_of(2) {
-        _mm256_castsi256_si128(a[j / 2])
-    } else {
-        _mm256_extracti128_si256::<1>(a[j / 2])
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn u8_to_f32(bytes: __m128i) -> F {
-    let high = _mm_srli_si128::<8>(bytes);
-    let halves = [bytes, high];
-    both!(i => _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(halves[i])))
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn i8_to_f32(bytes: __m128i) -> F {
-    let high = _mm_srli_si128::<8>(bytes);
-    let halves = [bytes, high];
-    both!(i => _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(halves[i])))
 }
 
 #[inline]

@@ -75,8 +75,8 @@ macro_rules! run {
             assert!(first + $n <= GROUPS);
             let (p0, p1, p2, p3): (__m256i, __m256i, __m256i, __m256i);
             let (q0, q1, q2, q3): (__m256i, __m256i, __m256i, __m256i);
-            // SAFETY: the CPU has the instructions, and they read the two arrays and nothing else. Codes are vectors, so
-            // their addresses are aligned.
+            // SAFETY: the CPU has the instructions, and they read the two arrays and nothing else. Codes are vectors,
+            // so their addresses are aligned.
             unsafe {
                 asm!(
                     $($text,)*

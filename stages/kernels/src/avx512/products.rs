@@ -58,8 +58,8 @@ pub(super) fn add_block<F: PanelFormat, const T: usize>(
     });
 }
 
-/// The starts of exact sums of `(code - bias) * x` for block `i` of the tokens: of the whole block, or of its halves. Of
-/// signed codes, 128 is the bias.
+/// The starts of exact sums of `(code - bias) * x` for block `i` of the tokens: of the whole block, or of its halves.
+/// Of signed codes, 128 is the bias.
 #[inline(always)]
 fn starts<F: PanelFormat, const T: usize>(x: &PanelTokens<'_, T>, i: usize) -> [[i32; T]; 2] {
     let mut starts = [[ORIGIN.to_bits() as i32; T]; 2];

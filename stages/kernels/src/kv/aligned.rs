@@ -59,8 +59,8 @@ impl<T: Pod> Aligned<T> {
             .copy_within(Self::of_bytes(from), to * size_of::<T>());
     }
 
-    /// Gives the memory of some of the elements back to the system, as far as pages have nothing else. They are zeros or
-    /// what they were.
+    /// Gives the memory of some of the elements back to the system, as far as pages have nothing else. They are zeros
+    /// or what they were.
     pub fn forget(&mut self, range: Range<usize>) {
         give_back(self.get_mut(range));
     }

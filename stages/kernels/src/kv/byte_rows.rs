@@ -5,8 +5,8 @@
 //! | values | `max abs(x) / 127` | 8 bits, -127..=127 |
 //! | keys | `max abs(x) / 254` | 9 bits, -254..=254: `2 * byte + bit` |
 //!
-//! Codes are `round(x / scale)`, ties to even. An error in a key moves the weights of all positions, one in a value only
-//! what its position adds: so keys have a bit more.
+//! Codes are `round(x / scale)`, ties to even. An error in a key moves the weights of all positions, one in a value
+//! only what its position adds: so keys have a bit more.
 
 use super::{POSITIONS, WORD};
 use crate::spread::spread;
@@ -18,8 +18,8 @@ pub(crate) const KEY_LEVELS: f32 = 254.0;
 /// Below this magnitude the inverse of a scale is not finite; such a row counts as zero.
 const TINY: f32 = 1e-36;
 
-/// Calls `put(i, code)` for the elements of `row` and returns the scale; a row with an infinite or NaN element has scale
-/// NaN and codes 0, so that the fault shows in every product.
+/// Calls `put(i, code)` for the elements of `row` and returns the scale; a row with an infinite or NaN element has
+/// scale NaN and codes 0, so that the fault shows in every product.
 fn convert(row: &[f32], levels: f32, mut put: impl FnMut(usize, i32)) -> f32 {
     /// Adding it to a number below 2^22 rounds the number to an integer, whose low bits are the
     /// sum's.

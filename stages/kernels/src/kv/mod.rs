@@ -9,8 +9,8 @@
 //! | scales | | `[blocks][64]` of keys, `[blocks][64]` of values, f32 |
 //!
 //! Keys are in groups of 16 positions, so that the SIMD lanes of a vector are positions, and a score needs no sum over
-//! lanes. The 8-bit dot product instructions add up groups of four bytes. A group or a row has zeros beyond these widths;
-//! positions that the sequence did not write keep their old contents.
+//! lanes. The 8-bit dot product instructions add up groups of four bytes. A group or a row has zeros beyond these
+//! widths; positions that the sequence did not write keep their old contents.
 //!
 //! Which block of a sequence is which block here is decided elsewhere: nothing here knows sequences.
 

@@ -28,8 +28,8 @@ impl KernelTable {
     }
 
     /// Takes a state, `[key_dim, width]`, one position further, and reads it: `state *= decay`, then
-    /// `state += k * (beta * (v - k . state))`, then `out = q . state`, `[value_dim]`. Columns beyond `value_dim` stay 0
-    /// if they were.
+    /// `state += k * (beta * (v - k . state))`, then `out = q . state`, `[value_dim]`. Columns beyond `value_dim` stay
+    /// 0 if they were.
     ///
     /// # Panics
     /// The lengths do not fit, where `width` is that of [`DeltaRule::width`].

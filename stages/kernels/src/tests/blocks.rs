@@ -10,7 +10,8 @@ use crate::panel_formats::PanelFormat;
 use crate::simd::{GROUPS, Kernel, Simd, TOGETHER};
 use crate::tokens::PanelTokens;
 
-/// A block's products with four tokens, added to sums that are 0; `None` where the instruction set has no way of its own.
+/// A block's products with four tokens, added to sums that are 0; `None` where the instruction set has no way of its
+/// own.
 struct AddBlock<'a, F> {
     codes: &'a [[i8; 64]; GROUPS],
     scales: [[f32; 16]; 2],

@@ -1,14 +1,13 @@
 //! Numbers for tests, of this crate and of its kernels as others see them.
 
-/// Small reproducible generator (splitmix64).
+use forebay_numbers::random::split_mix;
+
+/// Small reproducible generator.
 pub struct Random(pub u64);
 
 impl Random {
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        split_mix(&mut self.0)
     }
 
     /// In -1..1.

@@ -110,8 +110,8 @@ fn spread(row: &[f32]) -> Vec<f32> {
     row.chunks(n).flat_map(part).collect()
 }
 
-/// Whether `got` is `want`, as far as the format allows. These numbers are exact in f16; a code of a row that was spread
-/// is half a step off at most, and there are `steps` up to the largest.
+/// Whether `got` is `want`, as far as the format allows. These numbers are exact in f16; a code of a row that was
+/// spread is half a step off at most, and there are `steps` up to the largest.
 fn assert_close(kind: KvType, steps: f32, got: &[f32], want: &[f32]) {
     let (want, step) = match kind {
         KvType::F16 => (want.to_vec(), 0.0),

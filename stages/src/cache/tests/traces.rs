@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
+use forebay_models::random::split_mix;
+
 use crate::cache::{NeuronCache, PolicyKind};
 
 /// Neurons used by each token.
@@ -32,16 +34,12 @@ fn hit_rate(kind: PolicyKind, slots: usize, trace: &Trace) -> f64 {
     run(kind, slots, trace, 0..trace.len()).0
 }
 
-/// Uniform in 0..1, from a counter (splitmix64).
+/// Uniform in 0..1, from a counter.
 struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) as f64 / 2f64.powi(64)
+        split_mix(&mut self.0) as f64 / 2f64.powi(64)
     }
 
     /// A rank below `n`, rank r with a probability proportional to 1 / (r + 1).

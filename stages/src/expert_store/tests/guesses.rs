@@ -47,8 +47,8 @@ fn what_a_prompt_preloads_stays_until_its_layer_is_over() {
     assert_eq!((read, wanted), (0, 0));
 }
 
-/// A flight that would have to wait for a cell, behind others, takes over the guess that is on its way: taken without a hold,
-/// it would end that of the prompt, or of whoever has the cell next.
+/// A flight that would have to wait for a cell, behind others, takes over the guess that is on its way: taken without a
+/// hold, it would end that of the prompt, or of whoever has the cell next.
 #[test]
 fn a_flight_takes_over_a_guess_while_others_wait_for_cells() {
     let mut store = store(4, 40, PolicyKind::Lru, vec![]);
@@ -222,8 +222,8 @@ fn what_a_guess_brought_is_known_until_it_is_taken() {
     }
 }
 
-/// A generated token's guess, which has a cluster's Gates only, may come when a prompt has begun. The prompt keeps it, and
-/// needs all of it.
+/// A generated token's guess, which has a cluster's Gates only, may come when a prompt has begun. The prompt keeps it,
+/// and needs all of it.
 #[test]
 fn a_prompt_reads_the_rest_of_a_token_s_guess_that_it_keeps() {
     for wanted_ahead in [true, false] {

@@ -20,7 +20,8 @@ struct Headers {
     tail: u64,
 }
 
-/// Models with experts whose headers are seeds: a router before attention, MXFP4 and sinks, latent attention and groups.
+/// Models with experts whose headers are seeds: a router before attention, MXFP4 and sinks, latent attention and
+/// groups.
 const WITH_EXPERTS: [&str; 3] = [
     "smallthinker_bf16_gguf",
     "gpt_oss_bf16_gguf",

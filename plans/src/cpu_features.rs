@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// Features found at run time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Isa {
+pub struct CpuFeatures {
     /// The architecture, as in `std::env::consts::ARCH`.
     pub arch: &'static str,
     /// Names as Rust's target features spell them, the most basic first.
@@ -14,7 +14,7 @@ pub struct Isa {
 /// Instruction families with an int8 dot product of 4 elements into 32 bits, the best first.
 const INT8_DOT: [&str; 4] = ["avx512vnni", "avxvnni", "i8mm", "dotprod"];
 
-impl Isa {
+impl CpuFeatures {
     /// Asks the CPU (and the system, which must save the registers).
     pub fn detect() -> Self {
         Self {
@@ -80,7 +80,7 @@ mod tests {
             .and_then(|line| line.split_once(':'))
             .map(|(_, flags)| flags.split_whitespace().collect())
             .expect("flags");
-        let isa = Isa::detect();
+        let isa = CpuFeatures::detect();
         for (ours, kernels) in [
             ("sse4.2", "sse4_2"),
             ("avx2", "avx2"),
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_best_int8_dot_product_is_chosen() {
-        let isa = |features: &[&'static str]| Isa {
+        let isa = |features: &[&'static str]| CpuFeatures {
             arch: "test",
             features: features.to_vec(),
         };

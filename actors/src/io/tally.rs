@@ -4,7 +4,7 @@ use super::op::ReadDone;
 
 /// Counters of one I/O actor since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct IoStatistics {
+pub struct IoTally {
     /// Operations completed without a fault.
     pub reads: u64,
     /// Urgent ones among them.
@@ -23,21 +23,7 @@ pub struct IoStatistics {
     last_busy_ns: Option<u64>,
 }
 
-impl IoStatistics {
-    /// Time with at least one read in flight, s.
-    pub fn seconds_busy(&self) -> f64 {
-        self.busy_ns as f64 * 1e-9
-    }
-
-    /// Bytes per second of busy time; 0 before the first read.
-    pub fn bytes_per_second(&self) -> f64 {
-        if self.busy_ns == 0 {
-            0.0
-        } else {
-            self.bytes as f64 / self.seconds_busy()
-        }
-    }
-
+impl IoTally {
     /// Records how many reads are in flight now.
     pub(super) fn observe(&mut self, in_flight: usize, now_ns: u64) {
         self.max_depth = self.max_depth.max(in_flight);
@@ -65,7 +51,7 @@ mod tests {
 
     #[test]
     fn busy_time_is_the_time_with_reads_in_flight() {
-        let mut s = IoStatistics::default();
+        let mut s = IoTally::default();
         s.observe(0, 100);
         s.observe(2, 200);
         s.observe(1, 350);
@@ -73,8 +59,5 @@ mod tests {
         s.observe(0, 900);
         s.observe(1, 1000);
         assert_eq!((s.busy_ns, s.max_depth), (200, 2));
-        assert_eq!(s.bytes_per_second(), 0.0);
-        s.bytes = 400;
-        assert!((s.bytes_per_second() - 2e9).abs() < 1.0);
     }
 }

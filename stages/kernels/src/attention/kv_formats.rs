@@ -11,7 +11,7 @@ use crate::kv::{BLOCK, KvHead};
 use crate::spread::spread;
 
 /// Keys and values of one head.
-pub(super) trait Numbers: Copy {
+pub(super) trait KvFormat: Copy {
     /// 16 elements of a value.
     type Value: Part;
 
@@ -61,7 +61,7 @@ impl<'a> Halves<'a> {
     }
 }
 
-impl Numbers for Halves<'_> {
+impl KvFormat for Halves<'_> {
     type Value = [u16; LANES];
 
     #[inline(always)]
@@ -135,7 +135,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-impl Numbers for Bytes<'_> {
+impl KvFormat for Bytes<'_> {
     type Value = [i8; LANES];
 
     #[inline(always)]
