@@ -23,7 +23,9 @@ fn main() -> ExitCode {
     }
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<cli::output::ReaderGone>() => ExitCode::from(READER_GONE),
+        Err(error) if error.is::<cli::output::ReaderGone>() => {
+            ExitCode::from(cli::output::READER_GONE)
+        }
         Err(error) => {
             cli::output::say(format_args!("forebay: error: {}", cli::message_of(&error)));
             match error.is::<cli::Interrupted>() {
@@ -36,8 +38,6 @@ fn main() -> ExitCode {
 
 /// As a shell calls the end by SIGINT.
 const INTERRUPTED: u8 = 128 + 2;
-/// As a shell calls the end by SIGPIPE, which is how other programs leave `| head`.
-const READER_GONE: u8 = 128 + 13;
 
 /// A write that meets a limit of file sizes (`ulimit -f`) shall be refused like any other, and cleaned up after; unless
 /// its signal is handled it ends the process.

@@ -19,7 +19,7 @@ pub enum Fault {
     },
     /// The bytes that were read are not those that were packed.
     #[error(
-        "{what} at offset {offset}: its checksum does not match; the disk or the file is damaged: delete the packed file (`forebay cache rm` if it is in the cache folder), and it is packed again"
+        "{what} at offset {offset}: its checksum does not match; the disk or the file is damaged: delete the packed file (`forebay cache rm` if it is in the cache folder) and pack again"
     )]
     Corrupt {
         /// What was read.

@@ -9,7 +9,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, Error, FromArgMatches};
 
-use super::output::say;
+use super::output::{READER_GONE, say};
 use super::{Arguments, llama_cpp};
 
 /// Endings of files that are models, or parts of them.
@@ -25,9 +25,9 @@ impl Arguments {
 /// Prints help or what is wrong, and ends the program; help that a full disk did not take is a failure.
 fn tell(error: &Error) -> ! {
     let printed = error.print().and_then(|()| io::stdout().flush());
-    let reader_left = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
     let code = match printed {
-        Err(e) if error.exit_code() == 0 && !reader_left(&e) => {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => READER_GONE.into(),
+        Err(e) if error.exit_code() == 0 => {
             say(format_args!(
                 "forebay: error: cannot write to standard output: {e}"
             ));

@@ -60,7 +60,7 @@ fn of_engine(error: &Error) -> Option<String> {
         Error::EmptyPrompt => "give some text with -p TEXT, -f FILE or on standard input",
         Error::ContextTooSmall {
             context, trained, ..
-        } if context == trained => "give a shorter one",
+        } if context == trained => "give a shorter prompt",
         Error::ContextTooSmall { .. } => "give a larger --ctx or a shorter prompt",
         Error::Device {
             fault: DeviceFault::NotBuilt { .. },
@@ -150,7 +150,7 @@ mod tests {
         });
         assert_eq!(
             message_of(&error),
-            "the text has at least 64 tokens but the context holds 64, for which the model was trained, and one more has to fit; give a shorter one"
+            "the text has at least 64 tokens but the context holds 64, for which the model was trained, and one more has to fit; give a shorter prompt"
         );
         let error = anyhow::Error::from(Error::from(PlanError::NoThreads));
         assert!(message_of(&error).ends_with("omit --threads for all big and mid cores"));

@@ -232,8 +232,8 @@ impl Bundle {
             path: self.path.clone(),
             field,
             problem: "its checksum does not match".into(),
-            remedy: "the disk or the file is damaged: delete the packed file (`forebay cache rm` if it is in the cache folder), \
-                     and it is packed again"
+            remedy: "the disk or the file is damaged: delete the packed file (`forebay cache rm` if it is in the \
+                     cache folder) and pack again"
                 .into(),
         }
     }

@@ -36,7 +36,7 @@ impl BundleWriter {
     pub fn create(target: &Path, least: u64) -> Result<Self> {
         room::check(target, least)?;
         let partial = Partial::beside(target).map_err(|e| {
-            let action = "create it here (give another folder)";
+            let action = "create it here (give another folder with -o or FOREBAY_CACHE)";
             ModelError::io(target, action, e)
         })?;
         Ok(Self::begin(partial, target, least))
