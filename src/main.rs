@@ -11,7 +11,10 @@ use forebay_plans::room_to_start::check_limits;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
-    let arguments = cli::Arguments::of_program();
+    let arguments = match cli::Arguments::of_program() {
+        Ok(Some(arguments)) => arguments,
+        told => return code_of(told.map(drop)),
+    };
     let done = check_limits().map_err(Into::into).and_then(|()| {
         keep_running_past_file_limits();
         leave_caught_panics_unsaid();
@@ -21,11 +24,14 @@ fn main() -> ExitCode {
     if let Err(error) = &done {
         cli::start_again_after(error);
     }
+    code_of(done)
+}
+
+/// How the program ends, with a word about what went wrong.
+fn code_of(done: anyhow::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<cli::output::ReaderGone>() => {
-            ExitCode::from(cli::output::READER_GONE)
-        }
+        Err(error) if error.is::<cli::output::ReaderGone>() => ExitCode::from(READER_GONE),
         Err(error) => {
             cli::output::say(format_args!("forebay: error: {}", cli::message_of(&error)));
             match error.is::<cli::Interrupted>() {
@@ -38,6 +44,8 @@ fn main() -> ExitCode {
 
 /// As a shell calls the end by SIGINT.
 const INTERRUPTED: u8 = 128 + 2;
+/// As a shell calls the end by SIGPIPE, which is how other programs leave `| head`.
+const READER_GONE: u8 = 128 + 13;
 
 /// A write that meets a limit of file sizes (`ulimit -f`) shall be refused like any other, and cleaned up after; unless
 /// its signal is handled it ends the process.

@@ -2,40 +2,31 @@
 
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write};
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::path::Path;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, Error, FromArgMatches};
 
-use super::output::{READER_GONE, say};
+use super::output::print_with;
 use super::{Arguments, llama_cpp};
 
 /// Endings of files that are models, or parts of them.
 const MODELS: [&str; 3] = ["gguf", "fbay", "safetensors"];
 
 impl Arguments {
-    /// The program's own. Without a command, `run` is meant: `forebay model.gguf`, `forebay -p TEXT`.
-    pub fn of_program() -> Self {
-        read(std::env::args_os().collect()).unwrap_or_else(|error| tell(&error))
-    }
-}
-
-/// Prints help or what is wrong, and ends the program; help that a full disk did not take is a failure.
-fn tell(error: &Error) -> ! {
-    let printed = error.print().and_then(|()| io::stdout().flush());
-    let code = match printed {
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => READER_GONE.into(),
-        Err(e) if error.exit_code() == 0 => {
-            say(format_args!(
-                "forebay: error: cannot write to standard output: {e}"
-            ));
-            1
+    /// The program's own; `None` if help was asked for, and printed. Without a command, `run` is meant:
+    /// `forebay model.gguf`, `forebay -p TEXT`. Arguments that cannot be understood end the program.
+    ///
+    /// # Errors
+    /// The help cannot be written.
+    pub fn of_program() -> anyhow::Result<Option<Self>> {
+        match read(std::env::args_os().collect()) {
+            Ok(arguments) => Ok(Some(arguments)),
+            Err(help) if help.exit_code() == 0 => print_with(|_| help.print()).map(|()| None),
+            Err(error) => error.exit(),
         }
-        _ => error.exit_code(),
-    };
-    std::process::exit(code)
+    }
 }
 
 /// Reads arguments, the first of which is the program's name.

@@ -115,9 +115,6 @@ fn is_beside_tensors(path: &Path) -> bool {
             .any(|entry| Path::new(&entry.file_name()).extension() == Some("safetensors".as_ref()))
 }
 
-/// As a shell calls the end by SIGPIPE, which is how other programs leave `| head`.
-pub const READER_GONE: u8 = 128 + 13;
-
 /// Who read standard output wants no more of it (`| head`): the program ends without a word.
 #[derive(Debug)]
 pub struct ReaderGone;

@@ -188,10 +188,7 @@ fn stated_ids<'a>(
     field: &str,
 ) -> Result<impl Iterator<Item = u32> + use<'a>> {
     let value = &settings[field];
-    let list = value
-        .as_array()
-        .map_or(std::slice::from_ref(value), Vec::as_slice);
-    match list
+    match listed(value)
         .iter()
         .find(|id| !id.is_i64() && !id.is_u64() && !id.is_null())
     {
@@ -207,11 +204,14 @@ fn stated_ids<'a>(
 
 /// The ids in a value that is an id, a list of ids, or neither.
 fn ids(value: &Value) -> impl Iterator<Item = u32> + '_ {
-    let list = value
-        .as_array()
-        .map_or(std::slice::from_ref(value), Vec::as_slice);
-    list.iter()
-        .filter_map(|id| u32::try_from(id.as_u64()?).ok())
+    let listed = listed(value).iter();
+    listed.filter_map(|id| u32::try_from(id.as_u64()?).ok())
+}
+
+/// The values of a list; of anything else, itself.
+fn listed(value: &Value) -> &[Value] {
+    let list = value.as_array().map(Vec::as_slice);
+    list.unwrap_or(std::slice::from_ref(value))
 }
 
 /// Whether a post-processor puts `bos` in front of a single sequence.

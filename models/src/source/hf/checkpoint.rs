@@ -210,7 +210,7 @@ fn open_shards(folder: &Path, index: &Path) -> Result<Vec<Shard>> {
             let problem = format!("\"{shard}\" is not the name of a file in the folder");
             return wrong(tensor, problem);
         }
-        if !folder.join(shard).exists() {
+        if names.insert(shard) && !folder.join(shard).exists() {
             return Err(ModelError::Format {
                 path: index.into(),
                 field: format!("weight_map.{tensor}"),
@@ -218,7 +218,6 @@ fn open_shards(folder: &Path, index: &Path) -> Result<Vec<Shard>> {
                 remedy: "download it into the same folder".into(),
             });
         }
-        names.insert(shard);
     }
     if names.is_empty() {
         return Err(ModelError::damaged(index, "weight_map", "it names no file"));
