@@ -17,6 +17,7 @@ use forebay_plans::process::rss_now;
 use forebay_plans::program::Program;
 use forebay_plans::residency::{Pipeline, Sparsity};
 use forebay_plans::uploads::UploadShare;
+use forebay_queues::pages::give_back_freed;
 use forebay_stages::kernels::KernelTable;
 use forebay_stages::weights::Resident;
 
@@ -90,6 +91,7 @@ impl EngineBuilder {
         if own.is_none() && choice == DeviceChoice::Cpu {
             return Ok((None, None));
         }
+        give_back_freed();
         let before = rss_now()?;
         let opened = match own {
             Some(driver) => self.check_own(driver, bundle, kernels).map(Some),

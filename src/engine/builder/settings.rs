@@ -445,7 +445,10 @@ impl EngineBuilder {
         let limits = MemoryLimits::read()?;
         let available = limits.effective_available();
         let device = device.map(|device| device.request);
-        give_back_freed();
+        if device.is_none() {
+            // What opening a device has freed, its driver takes again when it compiles for the first jobs.
+            give_back_freed();
+        }
         let process = rss_now()?.saturating_sub(device.map_or(0, |device| device.runtime));
         let default = process + (available as f64 * DEFAULT_SHARE) as u64;
         // Pages of the program may be counted for others than this control group.
