@@ -88,7 +88,7 @@ fn the_equations_add_up() {
     assert_eq!(t.bound_by(), "memory read");
     // Streamed clusters overlap, unless neurons are read between them.
     t.stream = rates.stream(200.0, 200.0 * 524_288.0);
-    let efficiency = STREAM_EFFICIENCY * WINDOW / (WINDOW + HALF_WINDOW);
+    let efficiency = STREAM_EFFICIENCY * (WINDOW / WIDE_WINDOW).powf(WINDOW_POWER);
     assert!((t.stream - 200.0 * 524_288.0 / 2e9 / efficiency).abs() < 1e-9);
     assert_eq!(t.total(), t.stream);
     t.io = rates.neurons(1000.0, 1000.0 * 8192.0);
@@ -96,6 +96,21 @@ fn the_equations_add_up() {
     let hidden = t.io.min(HIDDEN_BEHIND_FFN * t.ffn);
     assert!((t.total() - t.compute() - t.stream - t.io + hidden).abs() < 1e-12);
     assert_eq!(t.bound_by(), "disk read");
+}
+
+#[test]
+fn a_narrow_stream_window_is_a_little_slower_and_a_very_wide_one_no_faster() {
+    let (machine, disk) = (machine(), disk());
+    let time = |window| {
+        let rates = Rates {
+            window,
+            ..rates((&machine, &disk), 2)
+        };
+        rates.stream(200.0, 200.0 * 524_288.0)
+    };
+    let of_wide = |part: f64| time(part * WIDE_WINDOW) / time(WIDE_WINDOW);
+    assert!((of_wide(1.0 / 16.0) - 1.32).abs() < 0.01);
+    assert_eq!(of_wide(4.0), 1.0);
 }
 
 #[test]
