@@ -31,8 +31,9 @@ pub(crate) use conversation::longest_conversation;
 pub(crate) use defaults::ample_context;
 pub(crate) use items::{kv_bytes_read, state_bytes};
 
-/// How much larger the process may be in the next run: the minimum budget that an error names must suffice.
-const PROCESS_SPREAD: u64 = 1 << 20;
+/// How much larger the process may be in the next run: the minimum budget that an error names must suffice, and a plan
+/// must fit when it is carried out.
+pub(crate) const PROCESS_SPREAD: u64 = 1 << 20;
 
 /// What the caller fixed.
 #[derive(Clone, Copy, Debug)]

@@ -254,8 +254,8 @@ impl Grid {
         })
     }
 
-    /// The best of the choices that `granted` accepts, or the default if that is one of them and as good except for
-    /// noise; `None` if it accepts none.
+    /// The best of the choices that `granted` accepts and that still fit when the plan is carried out; `None` if there
+    /// are none.
     fn best(&self, outlook: &Outlook<'_>, granted: impl Fn(&Seen) -> bool) -> Option<Seen> {
         let mut all = Vec::new();
         for &threads in &self.threads {
@@ -269,9 +269,22 @@ impl Grid {
             }
         }
         all.retain(granted);
+        let larger = outlook.with_larger_process();
+        loop {
+            let best = self.best_of(&all)?;
+            if larger.layout(&all[best].choices).is_ok() {
+                return Some(all.swap_remove(best));
+            }
+            all.swap_remove(best);
+        }
+    }
+
+    /// The place of the best of `all`, or of the default if that is there and as good except for noise.
+    fn best_of(&self, all: &[Seen]) -> Option<usize> {
         let cost = all.iter().map(Seen::cost).min_by(f64::total_cmp)?;
-        let good = |s: &Seen| s.cost() * (1.0 - WORTHWHILE) <= cost;
-        all.into_iter().filter(good).min_by(|a, b| {
+        let good = |&n: &usize| all[n].cost() * (1.0 - WORTHWHILE) <= cost;
+        (0..all.len()).filter(good).min_by(|&a, &b| {
+            let (a, b) = (&all[a], &all[b]);
             let other = |s: &Seen| s.choices != self.usual;
             other(a).cmp(&other(b)).then(a.cost().total_cmp(&b.cost()))
         })

@@ -16,7 +16,7 @@ use forebay_plans::preload::{PreloadWindow, sequential_gain};
 use forebay_plans::residency::{Loading, Sparsity};
 
 use crate::error::Error;
-use crate::memory::{MemoryPlan, MemoryRequest, kv_bytes_read, plan, state_bytes};
+use crate::memory::{MemoryPlan, MemoryRequest, PROCESS_SPREAD, kv_bytes_read, plan, state_bytes};
 use crate::profiles::{ExpertProfile, MissPoint, Profile};
 
 /// Tokens of prompts for each one that is generated. Published traces of chats have medians of 8 to 1 (Splitwise, 2023:
@@ -112,6 +112,11 @@ impl<'a> Outlook<'a> {
         let mut other = self.clone();
         other.request.total = total;
         other
+    }
+
+    /// The same with a process that has grown by [`PROCESS_SPREAD`], as it may when the plan is carried out.
+    pub fn with_larger_process(&self) -> Self {
+        self.within(self.request.total.saturating_sub(PROCESS_SPREAD))
     }
 
     /// The request with the choices made.

@@ -260,6 +260,26 @@ proptest! {
     }
 }
 
+/// The same program is some 100 KiB larger from one start to the next, and a plan is carried out in another one.
+#[test]
+fn a_plan_near_the_minimum_fits_in_a_larger_process() {
+    let bundle = widened(bundle(false), 100);
+    let (machine, disk) = machine(vec![0, 1], (2e10, 1e10, 2e9));
+    let least = match plan(&bundle, &request(1 << 20, 2, Sparsity::Dense)) {
+        Err(Error::Budget(budget)) => budget.least,
+        other => panic!("{other:?}"),
+    };
+    for spare in 1 << 2..9 << 2 {
+        let request = request(least + (spare << 18), 2, Sparsity::Dense);
+        let outlook = Outlook::new(&bundle, (&machine, &disk), None, request);
+        let choices = fastest(&outlook, Fixed::default()).unwrap().seen.choices;
+        let mut later = outlook;
+        later.request.process += 1 << 19;
+        let fits = later.layout(&choices).is_ok();
+        assert!(fits, "{spare} quarters of a MiB to spare: {choices:?}");
+    }
+}
+
 #[test]
 fn drafts_take_little_and_no_budget_is_too_small_for_their_sake() {
     let bundle = widened(bundle(false), 100);
