@@ -232,12 +232,18 @@ fn now(rate: f64, then: f64, now: f64) -> f64 {
 }
 
 impl DiskProfile {
-    /// The disk's time for a read of `bytes` when `depth` are in flight, seconds: interpolated between the measured
-    /// sizes, at the largest measured depth that is not above `depth`. 0 if nothing was measured.
+    /// The disk's time for a read of `bytes` when `depth` are in flight, seconds: the shortest at a measured depth that is
+    /// not above `depth` (that more in flight are slower is noise). 0 if nothing was measured.
     pub fn seconds_per_read(&self, bytes: f64, depth: usize) -> f64 {
         let depths = self.rates.iter().map(|r| r.depth);
         let least = depths.clone().min().unwrap_or(0);
-        let depth = depths.filter(|&d| d <= depth).max().unwrap_or(least);
+        let measured = depths.filter(|&d| d <= depth.max(least));
+        let times = measured.map(|d| self.seconds_at_depth(bytes, d));
+        times.min_by(f64::total_cmp).unwrap_or(0.0)
+    }
+
+    /// The same at the measured depth `depth`, interpolated between the measured sizes.
+    fn seconds_at_depth(&self, bytes: f64, depth: usize) -> f64 {
         let time = |r: &DiskRate| r.block_bytes as f64 / r.bytes_per_second.max(1.0);
         let mut below: Option<&DiskRate> = None;
         for rate in self.rates.iter().filter(|r| r.depth == depth) {
@@ -317,6 +323,7 @@ mod tests {
                 rate(4096, 16, 1000.0),
                 rate(8192, 16, 500.0),
                 rate(4096, 64, 2000.0),
+                rate(8192, 64, 400.0),
             ],
             ..DiskProfile::default()
         };
@@ -333,6 +340,8 @@ mod tests {
         for (depth, expected) in [(2, 1.0), (63, 1.0), (64, 0.5), (100, 0.5)] {
             assert!((ms(4096.0, depth) - expected).abs() < 1e-9, "{depth}");
         }
+        // That 8 KiB take 2.5 ms at depth 64 is noise.
+        assert!((ms(8192.0, 64) - 2.0).abs() < 1e-9);
         assert_eq!(DiskProfile::default().seconds_per_read(4096.0, 16), 0.0);
     }
 
