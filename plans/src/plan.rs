@@ -257,9 +257,10 @@ impl fmt::Display for Plan {
         let e = &self.expected;
         writeln!(
             f,
-            "{} within {}\n",
+            "{} within {}, context of {} tokens\n",
             self.model.name,
-            format_size(self.memory_bytes)
+            format_size(self.memory_bytes),
+            self.choices.context
         )?;
         let mut items: Vec<_> = e.memory_items.iter().collect();
         items.sort_by_key(|(_, bytes)| std::cmp::Reverse(**bytes));

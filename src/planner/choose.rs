@@ -355,7 +355,9 @@ impl Grid {
         for &loading in &self.loadings {
             list.push(("loading", Choices { loading, ..*of }));
         }
-        for &stream_window_bytes in &self.windows {
+        let mut windows = self.windows.clone();
+        windows.sort_unstable();
+        for stream_window_bytes in windows {
             let other = Choices {
                 stream_window_bytes,
                 ..*of

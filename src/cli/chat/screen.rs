@@ -2,7 +2,9 @@
 
 use std::io::{IsTerminal, Write};
 
-use forebay::{ChatAnswer, ChatFinish, ChatItem, ChatStream, DeviceStatistics, Statistics};
+use forebay::{
+    ChatAnswer, ChatFinish, ChatItem, ChatStream, DeviceStatistics, FinishReason, Statistics,
+};
 use forebay_plans::size::format_size;
 
 use crate::cli::follow::{follow, prompt_bar};
@@ -101,9 +103,10 @@ impl Screen {
         if self.quiet {
             return;
         }
-        let end = match answer.finish {
-            ChatFinish::Length => "; cut off: the limit or the end of the context",
-            ChatFinish::Cancelled => "; stopped",
+        let end = match (answer.finish, answer.statistics.finish_reason) {
+            (ChatFinish::Length, FinishReason::ContextFull) => "; cut off: the context is full",
+            (ChatFinish::Length, _) => "; cut off by the limit",
+            (ChatFinish::Cancelled, _) => "; stopped",
             _ => "",
         };
         let line = format!("[{}{end}]", line(&answer.statistics));
