@@ -48,6 +48,10 @@ fn what_the_arguments_or_the_header_rule_out_is_refused_before_the_model_is_pack
         (&["--ctx", "129"], &["129 tokens", "--ctx 128"]),
         (&["--experts", "2"], &["no experts"]),
         (
+            &["--memory", "4MiB"],
+            &["4.00 MiB is too small", "process", "--memory"],
+        ),
+        (
             &["--density", "0.5"],
             &["--density", "--sparsity threshold"],
         ),

@@ -107,7 +107,8 @@ impl EngineBuilder {
         if let Some(device) = &mut device {
             self.place_uploads(device, (bundle, kernels), *sparsity);
         }
-        let mut request = self.memory_request(cores.len(), *sparsity, texts, device.as_ref())?;
+        let mut request =
+            self.memory_request(cores.len(), *sparsity, Some(texts), device.as_ref())?;
         if let Some(drafting) = drafting {
             drafting.check(&described.network, &texts.0, request.drafts)?;
             request.draft_model = drafting.bytes();

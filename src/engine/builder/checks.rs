@@ -4,9 +4,12 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use forebay_models::bundle::outline;
 use forebay_models::chat_templates::{ChatTemplate, ChatTemplates};
 use forebay_models::source::TensorSource;
+use forebay_models::tokenizer::Tokenizer;
 use forebay_plans::plan::Plan;
+use forebay_plans::process::rss_now;
 use forebay_plans::topology::Topology;
 
 use super::fewer_experts::checked;
@@ -14,7 +17,7 @@ use super::plan_goal::Planning;
 use super::settings::EngineBuilder;
 use crate::chat::ChatFormat;
 use crate::error::Error;
-use crate::memory::check_context;
+use crate::memory::{MemoryRequest, check_context, plan};
 use crate::packed;
 
 /// More than any context has.
@@ -77,8 +80,13 @@ impl EngineBuilder {
         }
     }
 
-    /// Checks the options by the header of a source that would have to be packed.
-    pub(super) fn check_source(&self, source: &dyn TensorSource) -> Result<(), Error> {
+    /// Checks the options by the header of a source that would have to be packed. `process` is what the process had in
+    /// memory before the source was opened, bytes.
+    pub(super) fn check_source(
+        &self,
+        source: &dyn TensorSource,
+        process: u64,
+    ) -> Result<(), Error> {
         let network = source.network();
         checked(self.fewer, network)?;
         if let Some(asked) = self.context {
@@ -88,7 +96,34 @@ impl EngineBuilder {
             let own = source.chat_templates().clone();
             self.chat_format(own)?.template(false)?.check()?;
         }
-        Ok(())
+        match self.memory {
+            Some(_) => self.check_budget(source, process),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a budget in which not even the model without its tokenizer fits.
+    fn check_budget(&self, source: &dyn TensorSource, process: u64) -> Result<(), Error> {
+        let mut bundle = outline(source, source.path(), &self.pack)?;
+        checked(self.fewer, source.network())?.limit(&mut bundle.meta.network);
+        let (_, sparsity, cores) = self.shape(&bundle)?;
+        let request = MemoryRequest {
+            process,
+            ..self.memory_request(cores.len(), sparsity, None, None)?
+        };
+        let Err(Error::Budget(_)) = plan(&bundle, &request) else {
+            // What else there is to say is said of the packed model.
+            return Ok(());
+        };
+        // The minimum that is named has to be enough.
+        let before = rss_now()?;
+        let tokenizer = Tokenizer::from_spec(source.tokenizer().clone());
+        let tokenizer = tokenizer.map_err(|e| e.within(source.path()))?;
+        let chat = self.chat_format(source.chat_templates().clone())?;
+        let texts = (tokenizer, chat);
+        let request = self.memory_request(cores.len(), sparsity, Some(&texts), None)?;
+        let process = process + request.process.saturating_sub(before);
+        plan(&bundle, &MemoryRequest { process, ..request }).map(drop)
     }
 
     /// Takes the trained length as the context, if it is to be that.

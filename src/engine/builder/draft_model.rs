@@ -44,7 +44,7 @@ impl EngineBuilder {
         std::mem::swap(&mut builder.report, &mut self.report);
         let described = described?;
         let (cores, sparsity) = (described.cores.len(), described.sparsity);
-        let mut request = builder.memory_request(cores, sparsity, &described.texts, None)?;
+        let mut request = builder.memory_request(cores, sparsity, Some(&described.texts), None)?;
         let ample = || ample_context(self.context_needed, self.context_hint);
         let trained = described.network.context_length;
         request.context = Some(self.context.unwrap_or_else(ample).min(trained));

@@ -10,6 +10,7 @@ use forebay_plans::cache_dir;
 use forebay_plans::limits::MemoryLimits;
 use forebay_plans::machine::{KernelCase, MachineProfile};
 use forebay_plans::plan::{PLAN_VERSION, Plan, PlannedModel};
+use forebay_plans::process::rss_now;
 use forebay_plans::residency::{Loading, Sparsity};
 use forebay_plans::topology::Topology;
 use forebay_stages::kernels::KernelTable;
@@ -106,7 +107,8 @@ impl EngineBuilder {
         // A running engine has it in memory as well.
         let texts = self.texts(bundle)?;
         let (device, _) = self.open_device(bundle, &kernels)?;
-        let mut request = self.memory_request(cores.len(), sparsity, &texts, device.as_ref())?;
+        let mut request =
+            self.memory_request(cores.len(), sparsity, Some(&texts), device.as_ref())?;
         let does_without = self.may_do_without(device.as_ref());
         drop(device);
         if let Some(drafting) = self.drafting()? {
@@ -184,7 +186,8 @@ impl EngineBuilder {
         self.sparsity = self.sparsity.or(planned);
         self.choose_layout();
         let mut report = std::mem::replace(&mut self.report, Box::new(|_| {}));
-        let fits = |source: &dyn TensorSource| self.check_source(source);
+        let process = rss_now()?;
+        let fits = |source: &dyn TensorSource| self.check_source(source, process);
         let cache = self.cache.as_deref();
         let opened = packed::open_if(&model, cache, &self.pack, &fits, &mut report);
         self.report = report;
@@ -389,7 +392,9 @@ mod tests {
             sparsity,
             ..
         } = builder.describe().unwrap();
-        let request = builder.memory_request(1, sparsity, &texts, None).unwrap();
+        let request = builder
+            .memory_request(1, sparsity, Some(&texts), None)
+            .unwrap();
         let (request, plan) = builder.planned(&bundle, kernels, request).unwrap();
         assert!(plan.is_some());
         (builder, sparsity, request)

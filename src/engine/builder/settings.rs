@@ -11,7 +11,7 @@ use forebay_devices::DeviceDriver;
 use forebay_models::bundle::{Bundle, PackOptions};
 use forebay_models::kv_type::KvType;
 use forebay_models::network::Network;
-use forebay_models::tokenizer::Tokenizer;
+use forebay_models::tokenizer::{EncodingMemory, Tokenizer};
 use forebay_plans::cache_dir;
 use forebay_plans::fewer_experts::FewerExperts;
 use forebay_plans::limits::MemoryLimits;
@@ -439,7 +439,7 @@ impl EngineBuilder {
         &self,
         threads: usize,
         sparsity: Sparsity,
-        (tokenizer, chat): &(Tokenizer, ChatFormat),
+        texts: Option<&(Tokenizer, ChatFormat)>,
         device: Option<&OpenDevice>,
     ) -> Result<MemoryRequest, Error> {
         let limits = MemoryLimits::read()?;
@@ -482,8 +482,8 @@ impl EngineBuilder {
             draft_model: 0,
             device,
             trace: (records * size_of::<Record>()) as u64,
-            encoding: tokenizer.encoding_memory(),
-            converses: chat.has_templates(),
+            encoding: texts.map_or_else(EncodingMemory::default, |(t, _)| t.encoding_memory()),
+            converses: texts.is_some_and(|(_, chat)| chat.has_templates()),
         })
     }
 }
