@@ -56,7 +56,7 @@ pub fn open_header(path: &Path) -> Result<(Box<dyn TensorSource>, bool)> {
 pub fn open_tokenizer(path: &Path) -> Result<TokenizerSpec> {
     match form_of(path)? {
         Form::Folder => spec_from_hf(path),
-        Form::Gguf => spec_from_gguf(Gguf::open(path)?.metadata(), path),
+        Form::Gguf => spec_from_gguf(Gguf::open(path)?.take_metadata(), path),
     }
 }
 

@@ -31,7 +31,7 @@ fn folder(variable: &str) -> Option<PathBuf> {
 }
 
 fn tokenizer(meta: &Metadata, path: &Path) -> Tokenizer {
-    Tokenizer::from_spec(spec_from_gguf(meta, path).unwrap()).unwrap()
+    Tokenizer::from_spec(spec_from_gguf(meta.clone(), path).unwrap()).unwrap()
 }
 
 /// Decodes token by token and all at once, and expects the same of both.
@@ -93,7 +93,7 @@ fn all_vocabularies() {
         let meta = read_metadata(&path);
         let kind = meta.str("tokenizer.ggml.model").expect("a kind");
         if REFUSED.contains(&kind) {
-            let message = spec_from_gguf(&meta, &path).unwrap_err().to_string();
+            let message = spec_from_gguf(meta.clone(), &path).unwrap_err().to_string();
             assert!(message.contains("tokenizer.ggml.model") && message.contains(kind));
             println!("{name}: REFUSED: {message}");
         } else if path.with_extension("gguf.out").exists() {

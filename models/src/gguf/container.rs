@@ -193,6 +193,11 @@ impl Gguf {
         &self.metadata
     }
 
+    /// Takes the metadata, which is large, out of the file.
+    pub fn take_metadata(&mut self) -> Metadata {
+        std::mem::take(&mut self.metadata)
+    }
+
     /// All tensors, in the order of the files.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors

@@ -45,7 +45,7 @@ impl GgufSource {
         Ok((Self::of(gguf)?, is_whole))
     }
 
-    fn of(gguf: Gguf) -> Result<Self> {
+    fn of(mut gguf: Gguf) -> Result<Self> {
         let path = &gguf.path().to_path_buf();
         if gguf.tensors().is_empty() {
             return Err(ModelError::Format {
@@ -56,8 +56,8 @@ impl GgufSource {
             });
         }
         let described = arch::of_gguf(&gguf)?;
-        let tokenizer = spec_from_gguf(gguf.metadata(), path)?;
         let chat_templates = templates_from_gguf(gguf.metadata(), path)?;
+        let tokenizer = spec_from_gguf(gguf.take_metadata(), path)?;
         let tensors = gguf.tensors().to_vec();
         let mut inventory = Inventory::new(described.names);
         let files = gguf.into_files().into_iter();

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::pre_tokenizer::{self, GEMMA4, PreTokenizer};
 use super::{TokenizerModel, TokenizerSpec, end_of_generation};
 use crate::error::{ModelError, Result};
-use crate::gguf::Metadata;
+use crate::gguf::{Array, Metadata, Value};
 
 const ARCHITECTURE: &str = "general.architecture";
 const MODEL: &str = "tokenizer.ggml.model";
@@ -38,7 +38,7 @@ const EOG_KEYS: [&str; 6] = [
 const SPM_BOS: u32 = 1;
 const SPM_EOS: u32 = 2;
 
-/// Reads the tokenizer out of the metadata of the GGUF file at `path`, with llama.cpp's defaults
+/// Takes the tokenizer out of the metadata of the GGUF file at `path` (its 300,000 strings are not copied), with llama.cpp's defaults
 /// (`llama-vocab.cpp`) for what the file does not say. A byte-level vocabulary without
 /// `tokenizer.ggml.pre` is older than the key; how it was cut is not known, which is a
 /// [doubt](TokenizerSpec::doubt).
@@ -46,9 +46,12 @@ const SPM_EOS: u32 = 2;
 /// # Errors
 /// Missing or contradictory fields; a flag or an id that is there but unusable, since its default would change
 /// the text without a word; a tokenizer or pre-tokenizer this engine does not have.
-pub fn spec_from_gguf(meta: &Metadata, path: &Path) -> Result<TokenizerSpec> {
+pub fn spec_from_gguf(mut meta: Metadata, path: &Path) -> Result<TokenizerSpec> {
+    let tokens = take_strings(&mut meta, path, TOKENS);
+    let merges = take_strings(&mut meta, path, MERGES);
+    let meta = &meta;
     let model = meta.str(MODEL).ok_or_else(|| missing(path, MODEL))?;
-    let tokens = meta.strings(TOKENS).ok_or_else(|| missing(path, TOKENS))?;
+    let tokens = tokens?;
     if tokens.is_empty() {
         return Err(ModelError::damaged(path, TOKENS, "the vocabulary is empty"));
     }
@@ -57,12 +60,21 @@ pub fn spec_from_gguf(meta: &Metadata, path: &Path) -> Result<TokenizerSpec> {
         None => vec![NORMAL; tokens.len()],
     };
     same_length(path, TYPES, types.len(), tokens.len())?;
-    let eog = end_of_generation_ids((meta, path), tokens, &mut types, model == "llama")?;
+    let eog = end_of_generation_ids((meta, path), &tokens, &mut types, model == "llama")?;
     let bos = id(meta, path, BOS, tokens.len())?
         .or((model == "llama" && tokens.len() > SPM_BOS as usize).then_some(SPM_BOS));
     let (model, adds_bos) = match model {
-        "gpt2" if meta.str(PRE) != Some(GEMMA4) => byte_level(meta, path, tokens, types)?,
-        "gpt2" | GEMMA4 => sentence_piece_merges(meta, path, tokens, types)?,
+        "gpt2" if meta.str(PRE) != Some(GEMMA4) => {
+            byte_level((meta, path), tokens, types, merges?)?
+        }
+        "gpt2" | GEMMA4 => {
+            let model = TokenizerModel::SentencePieceMerges {
+                tokens,
+                types,
+                merges: merges?,
+            };
+            (model, true)
+        }
         "llama" => sentence_piece(meta, path, tokens, types)?,
         other => {
             return Err(ModelError::unsupported(
@@ -89,10 +101,10 @@ pub fn spec_from_gguf(meta: &Metadata, path: &Path) -> Result<TokenizerSpec> {
 
 /// The model, and whether its prompts begin with BOS if the file does not tell.
 fn byte_level(
-    meta: &Metadata,
-    path: &Path,
-    tokens: &[String],
+    (meta, path): (&Metadata, &Path),
+    tokens: Vec<String>,
     types: Vec<i32>,
+    merges: Vec<String>,
 ) -> Result<(TokenizerModel, bool)> {
     let pre = match meta.get(PRE) {
         Some(_) => meta
@@ -101,41 +113,25 @@ fn byte_level(
         None => pre_tokenizer::DEFAULT,
     };
     let parsed = PreTokenizer::parse(pre).ok_or_else(|| PreTokenizer::unknown(path, PRE, pre))?;
-    let merges = meta.strings(MERGES).ok_or_else(|| missing(path, MERGES))?;
     let model = TokenizerModel::ByteLevelBpe {
         pre: pre.to_owned(),
-        tokens: tokens.to_vec(),
+        tokens,
         types,
-        merges: merges.to_vec(),
+        merges,
     };
     Ok((model, parsed.adds_bos()))
-}
-
-fn sentence_piece_merges(
-    meta: &Metadata,
-    path: &Path,
-    tokens: &[String],
-    types: Vec<i32>,
-) -> Result<(TokenizerModel, bool)> {
-    let merges = meta.strings(MERGES).ok_or_else(|| missing(path, MERGES))?;
-    let model = TokenizerModel::SentencePieceMerges {
-        tokens: tokens.to_vec(),
-        types,
-        merges: merges.to_vec(),
-    };
-    Ok((model, true))
 }
 
 fn sentence_piece(
     meta: &Metadata,
     path: &Path,
-    tokens: &[String],
+    tokens: Vec<String>,
     types: Vec<i32>,
 ) -> Result<(TokenizerModel, bool)> {
     let scores = meta.f32s(SCORES).ok_or_else(|| missing(path, SCORES))?;
     same_length(path, SCORES, scores.len(), tokens.len())?;
     let model = TokenizerModel::SentencePiece {
-        tokens: tokens.to_vec(),
+        tokens,
         scores: scores.to_vec(),
         types,
         add_space_prefix: flag(meta, path, ADD_SPACE)?.unwrap_or(true),
@@ -202,6 +198,13 @@ fn wrong(path: &Path, field: &str, problem: impl Into<String>) -> ModelError {
         field: field.to_owned(),
         problem: problem.into(),
         remedy: "correct the key, or convert the model again, with its tokenizer".to_owned(),
+    }
+}
+
+fn take_strings(meta: &mut Metadata, path: &Path, key: &str) -> Result<Vec<String>> {
+    match meta.entries.remove(key) {
+        Some(Value::Array(Array::Str(strings))) => Ok(strings),
+        _ => Err(missing(path, key)),
     }
 }
 

@@ -28,7 +28,7 @@ fn gguf_bpe() -> Vec<(&'static str, Value)> {
 #[test]
 fn gguf_defaults_are_those_of_llama_cpp() {
     let path = Path::new("m.gguf");
-    let spec = spec_from_gguf(&metadata(&gguf_bpe()), path).unwrap();
+    let spec = spec_from_gguf(metadata(&gguf_bpe()), path).unwrap();
     assert_eq!(
         (spec.bos, spec.add_bos),
         (Some(4), true),
@@ -47,7 +47,7 @@ fn gguf_defaults_are_those_of_llama_cpp() {
 
     let mut entries = gguf_bpe();
     entries.retain(|(key, _)| *key != "pre");
-    let spec = spec_from_gguf(&metadata(&entries), path).unwrap();
+    let spec = spec_from_gguf(metadata(&entries), path).unwrap();
     assert!(!spec.add_bos);
     let doubt = spec.doubt().expect("no word of how texts are cut");
     assert!(doubt.contains("tokenizer.ggml.pre"));
@@ -61,7 +61,7 @@ fn gguf_defaults_are_those_of_llama_cpp() {
         ),
         ("scores", Value::Array(Array::F32(vec![0.0; 3]))),
     ]);
-    let spec = spec_from_gguf(&spm, path).unwrap();
+    let spec = spec_from_gguf(spm.clone(), path).unwrap();
     assert_eq!(
         (spec.bos, spec.add_bos, &spec.eog[..]),
         (Some(1), true, &[2][..])
@@ -117,7 +117,7 @@ fn gguf_errors_name_file_and_field() {
         ],
     ));
     for (field, entries) in cases {
-        let error = spec_from_gguf(&metadata(&entries), Path::new("m.gguf")).unwrap_err();
+        let error = spec_from_gguf(metadata(&entries), Path::new("m.gguf")).unwrap_err();
         let message = error.to_string();
         let expected = format!("m.gguf: tokenizer.ggml.{field}: ");
         assert!(message.starts_with(&expected), "{message}");
@@ -137,10 +137,10 @@ fn bos_is_added_by_name_where_the_file_does_not_tell() {
         let mut entries = gguf_bpe();
         entries.retain(|(key, _)| *key != "pre");
         entries.push(("pre", Value::Str(pre.into())));
-        let spec = spec_from_gguf(&metadata(&entries), Path::new("m.gguf")).unwrap();
+        let spec = spec_from_gguf(metadata(&entries), Path::new("m.gguf")).unwrap();
         assert_eq!(spec.add_bos, adds_bos, "{pre}");
         entries.push(("add_bos_token", Value::Bool(!adds_bos)));
-        let spec = spec_from_gguf(&metadata(&entries), Path::new("m.gguf")).unwrap();
+        let spec = spec_from_gguf(metadata(&entries), Path::new("m.gguf")).unwrap();
         assert_eq!(spec.add_bos, !adds_bos, "{pre}");
     }
 }
@@ -172,7 +172,7 @@ fn pieces_with_merges_begin_with_bos_whatever_the_file_says() {
             entries[0].1 = Value::Str("gpt2".into());
             entries.push(("pre", Value::Str("gemma4".into())));
         }
-        let spec = spec_from_gguf(&metadata(&entries), Path::new("m.gguf")).unwrap();
+        let spec = spec_from_gguf(metadata(&entries), Path::new("m.gguf")).unwrap();
         let tokenizer = Tokenizer::from_spec(spec).unwrap();
         let ids = tokenizer.encode("a a\né", FULL).unwrap();
         assert_eq!(ids, [0, 2, 3, 4, 5, 6], "no space in front");
@@ -208,7 +208,7 @@ fn special_tokens_of_phi3_swallow_white_space() {
         ]);
         let name = Value::Str(architecture.into());
         meta.entries.insert("general.architecture".into(), name);
-        Tokenizer::from_spec(spec_from_gguf(&meta, Path::new("m.gguf")).unwrap()).unwrap()
+        Tokenizer::from_spec(spec_from_gguf(meta, Path::new("m.gguf")).unwrap()).unwrap()
     };
     let phi3 = of("phi3");
     let ids = |text: &str| phi3.encode(text, FULL).unwrap();

@@ -283,7 +283,10 @@ fn parts_of_words_equal_the_whole() {
             for name in ["gpt-2", "llama-bpe", "llama-spm", "qwen2"] {
                 let path = folder.join(format!("ggml-vocab-{name}.gguf"));
                 let gguf = crate::gguf::Gguf::open(&path).unwrap();
-                specs.push((name.into(), spec_from_gguf(gguf.metadata(), &path).unwrap()));
+                specs.push((
+                    name.into(),
+                    spec_from_gguf(gguf.metadata().clone(), &path).unwrap(),
+                ));
             }
         }
     }

@@ -27,8 +27,8 @@ pub fn make(folder: &Path) -> Result<Box<dyn Target>> {
     }
     .writer()
     .write(folder, "tokenizer.gguf");
-    let gguf = forebay_models::gguf::Gguf::open(&path)?;
-    let whole = spec_from_gguf(gguf.metadata(), &path)?;
+    let mut gguf = forebay_models::gguf::Gguf::open(&path)?;
+    let whole = spec_from_gguf(gguf.take_metadata(), &path)?;
     let mut specs = Vec::new();
     for name in PRE_TOKENIZERS {
         let mut spec = whole.clone();
