@@ -209,7 +209,8 @@ pub enum Error {
         /// What is wrong with it.
         source: std::io::Error,
     },
-    /// A device or a core failed during a step; the engine stays usable.
+    /// A device or a core failed during a step. After a read that failed, the engine stays usable; when a core or the
+    /// I/O actor has stopped, every later request fails likewise, and a new engine has to be built.
     #[error("{path}: {fault}")]
     Fault {
         /// The packed model.

@@ -20,9 +20,21 @@
 //!
 //! [`Session::chat`] takes a conversation and returns the model's next message.
 //! [`Session::generate`] returns a [`TokenStream`], which is a [`futures_core::Stream`] and needs no particular
-//! runtime; [`TokenStream::blocking`] makes it an iterator. Dropping either cancels the generation.
-//! [`EngineBuilder::build`] blocks while it reads gigabytes: in an async program, give it to the runtime's
-//! threads for blocking work (`tokio::task::spawn_blocking(move || builder.build())`).
+//! runtime; [`TokenStream::blocking`] makes it an iterator. Dropping either cancels the generation, and so does a
+//! [`Canceller`], from any thread. [`EngineBuilder::build`] blocks while it reads gigabytes, and dropping an [`Engine`]
+//! until its step is over: in an async program, give both to the runtime's threads for blocking work
+//! (`tokio::task::spawn_blocking(move || builder.build())`).
+//!
+//! # In an application
+//! - The budget is the process's: it includes what the application has in memory when the engine is built, but not what
+//!   it takes afterwards. Engines of one process do not know of each other: give the second one the sum of both.
+//! - Compute threads are pinned to the fastest cores, those of a second engine to the same ones.
+//! - An engine runs one generation at a time, in the order of requests. It runs up to 64 tokens ahead of a slow reader,
+//!   and a session's history has them even if they are never read; a [`Session::fork`] kept from before is the way back.
+//! - The prompt's tokens are those read, [`PhaseStatistics::tokens`] of `prefill`, and those reused,
+//!   [`PromptStatistics::reused_tokens`].
+//! - Without optimisation an engine is 20 times slower, and a workspace's profiles do not apply to those who use it: for
+//!   development, `[profile.dev.package."*"] opt-level = 2` in your own `Cargo.toml`.
 #![forbid(unsafe_code)]
 
 pub mod bench;
@@ -64,19 +76,21 @@ pub use stats::{
     MemoryStatistics, PhaseStatistics, PromptStatistics, Statistics,
 };
 pub use stream::{
-    BlockingTokens, LogProbabilities, PromptProgress, StreamItem, Token, TokenLogProbability,
-    TokenStream,
+    BlockingTokens, Canceller, LogProbabilities, PromptProgress, StreamItem, Token,
+    TokenLogProbability, TokenStream,
 };
 
 pub use forebay_actors::fault::Fault;
-pub use forebay_actors::io::DriverChoice;
+pub use forebay_actors::io::{DriverChoice, ReadFault};
 pub use forebay_actors::shared::NeuronOptions;
+pub use forebay_devices::DeviceFault;
 pub use forebay_models::block::BlockType;
 pub use forebay_models::bundle::{Bundle, PackOptions, PackProgress};
 pub use forebay_models::error::ModelError;
 pub use forebay_models::kv_type::KvType;
-pub use forebay_models::network::Network;
+pub use forebay_models::network::{Content, Network};
 pub use forebay_models::sampler::SamplerConfig;
+pub use forebay_models::tensor::TensorId;
 pub use forebay_models::tokenizer::{Detokenizer, EncodeOptions, TextPosition, Tokenizer};
 pub use forebay_plans::PlanError;
 pub use forebay_plans::budget::{Budget, BudgetItem, ImpossibleBudget};

@@ -88,13 +88,13 @@ struct End {
 }
 
 impl End {
-    /// Passes an item on. Where the channel ends without its last one because the engine has failed, that is the last.
+    /// Passes an item on. Where the channel ends without its last one, the last is why.
     fn follow(
         &mut self,
         item: Option<Result<StreamItem, Error>>,
     ) -> Option<Result<StreamItem, Error>> {
         let item = match item {
-            None if !self.over => self.last_words.error().map(Err),
+            None if !self.over => Some(Err(self.last_words.error().unwrap_or(Error::Stopped))),
             item => item,
         };
         self.over |= !matches!(
@@ -136,7 +136,12 @@ impl TokenStream {
     /// Ends the generation at the next token. Unlike a dropped stream, this one continues to its end: what has been
     /// generated, then [`StreamItem::Done`] with [`FinishReason::Cancelled`](crate::FinishReason).
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.canceller().cancel();
+    }
+
+    /// What does the same from elsewhere, while a thread waits for the next item.
+    pub fn canceller(&self) -> Canceller {
+        Canceller(Arc::clone(&self.cancelled))
     }
 
     /// The same items as an iterator that waits for each.
@@ -154,6 +159,17 @@ impl TokenStream {
     /// The first error of the stream.
     pub fn finish(self) -> Result<(String, Statistics), Error> {
         self.blocking().finish()
+    }
+}
+
+/// Ends a generation at its next token, from any thread: for a button beside a thread that waits for tokens.
+#[derive(Clone, Debug)]
+pub struct Canceller(Arc<AtomicBool>);
+
+impl Canceller {
+    /// See [`TokenStream::cancel`].
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

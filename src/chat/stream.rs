@@ -12,7 +12,7 @@ use super::message::{Message, ToolCall};
 use super::stops::Stops;
 use crate::error::Error;
 use crate::stats::{FinishReason, Statistics};
-use crate::stream::{BlockingTokens, PromptProgress, StreamItem, Token, TokenStream};
+use crate::stream::{BlockingTokens, Canceller, PromptProgress, StreamItem, Token, TokenStream};
 
 /// Why a message ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -184,6 +184,11 @@ impl ChatStream {
     /// Ends the message at the next token: see [`TokenStream::cancel`].
     pub fn cancel(&self) {
         self.tokens.cancel();
+    }
+
+    /// What does the same from elsewhere, while a thread waits for the next item.
+    pub fn canceller(&self) -> Canceller {
+        self.tokens.canceller()
     }
 
     /// The same items as an iterator that waits for each.

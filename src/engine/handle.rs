@@ -28,8 +28,9 @@ use crate::speed::{BenchTest, TestReport};
 
 /// A model ready to generate, within its budget. It runs one generation at a time, in the order of requests; one whose
 /// reader falls behind pauses while others wait. Statistics of a paused generation include what ran in between.
-/// Dropping the engine ends running generations: their streams end without
-/// [`StreamItem::Done`](crate::StreamItem::Done). If the engine's thread panics, running, waiting and later requests
+/// Dropping the engine ends running generations with [`Error::Stopped`]. It blocks until the step under way is over,
+/// which is a batch where a prompt is read: in an async program, drop it where blocking is allowed
+/// (`tokio::task::spawn_blocking`). If the engine's thread panics, running, waiting and later requests
 /// fail with [`Error::EngineFailed`].
 #[derive(Debug)]
 pub struct Engine {
@@ -144,7 +145,7 @@ impl Engine {
     /// The logits of the given `tokens` at every position from `first` onwards: `each` is called with the position and
     /// a row of `[vocab_size]`, which scores the token after that position. The tokens are taken as they are, from an
     /// empty context, in steps of as many positions as there is [room](super::EngineBuilder::max_logits) for; the rows
-    /// do not depend on that.
+    /// do not depend on that. The engine waits for `each`, which therefore cannot use it.
     ///
     /// # Errors
     /// No tokens, more than the context holds, one outside the vocabulary, a `first` beyond them, or a fault.
@@ -166,7 +167,7 @@ impl Engine {
         let mut missing = tokens.len() - first;
         for row in answer {
             let (position, logits) = row?;
-            each(position, &logits);
+            self.jobs.while_waiting(|| each(position, &logits));
             missing -= 1;
         }
         match missing {
@@ -196,7 +197,7 @@ impl Engine {
         };
         self.jobs.send(Job::Decode(Box::new(job)))?;
         self.jobs.hear(answer, |(position, logits): Row| {
-            each(position, &logits);
+            self.jobs.while_waiting(|| each(position, &logits));
         })
     }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use forebay::packed::Preparation;
 use forebay::{
-    BlockingTokens, Engine, EngineBuilder, Error, Request, SamplerConfig, Session, Statistics,
-    StreamItem, Token, TokenStream,
+    BlockingTokens, Engine, EngineBuilder, Error, FinishReason, PlanGoal, Request, SamplerConfig,
+    Session, Statistics, StreamItem, Token, TokenStream,
 };
 use forebay_models::tokenizer::EncodeOptions;
 use futures_util::StreamExt;
@@ -303,12 +303,57 @@ fn dropping_the_engine_ends_a_stream_that_nobody_reads() {
         "{:?}",
         start.elapsed()
     );
-    let items: Vec<_> = stream.blocking().collect();
-    assert!(
-        items
-            .iter()
-            .all(|item| matches!(item, Ok(StreamItem::Token(_))))
-    );
+    let mut items: Vec<_> = stream.blocking().collect();
+    let last = items.pop().expect("an end");
+    assert!(matches!(last, Err(Error::Stopped)), "{last:?}");
+    let token = |item: &Result<_, _>| matches!(item, Ok(StreamItem::Token(_)));
+    assert!(items.iter().all(token));
+}
+
+/// From a thread that has no stream, while another one waits for its tokens.
+#[test]
+fn a_canceller_ends_a_stream_that_another_thread_reads() {
+    let engine = build(self::engine(None).context(512));
+    let mut session = engine.session();
+    let stream = session
+        .generate(greedy(PROMPT, 480))
+        .expect("a good request");
+    let canceller = stream.canceller();
+    let (said, heard) = std::sync::mpsc::channel();
+    let statistics = std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            let mut items = stream.blocking();
+            let _ = said.send(items.next().is_some());
+            items.finish().expect("no fault").1
+        });
+        assert_eq!(heard.recv(), Ok(true));
+        canceller.clone().cancel();
+        reader.join().expect("no panic")
+    });
+    assert_eq!(statistics.finish_reason, FinishReason::Cancelled);
+    assert!(statistics.tokens.len() < 200, "{}", statistics.tokens.len());
+}
+
+/// The engine waits for the callback, and would wait for ever for one that waits for the engine.
+#[test]
+fn a_callback_for_which_the_engine_waits_cannot_use_it() {
+    let (engine, other) = (demo(), demo());
+    let mut refused = 0;
+    let mut use_both = |_: usize, _: &[f32]| {
+        let asked = engine.session().generate(greedy("x", 1)).map(drop);
+        let message = asked.expect_err("refused").to_string();
+        assert!(message.contains("use the engine afterwards"), "{message}");
+        let said = other.session().generate(greedy("x", 1));
+        said.and_then(TokenStream::finish)
+            .expect("another engine is free");
+        refused += 1;
+    };
+    engine.logits(&[5; 3], 0, &mut use_both).expect("no fault");
+    engine
+        .decoded_logits(&[5; 3], 1, &mut use_both)
+        .expect("no fault");
+    assert_eq!(refused, 5);
+    assert_eq!(generate(&engine, greedy("x", 1)).tokens.len(), 1);
 }
 
 #[test]
@@ -420,6 +465,9 @@ fn numbers_that_no_engine_could_have_are_refused_by_name() {
         (engine(None).max_batch(usize::MAX), "max_batch"),
         (engine(None).max_logits(usize::MAX / 2), "max_logits"),
         (engine(None).cache_folder(""), "cache_folder"),
+        (engine(None).trace_records(1 << 60), "trace_records"),
+        (engine(None).goal(PlanGoal::Speed(0.0)), "goal"),
+        (engine(None).goal(PlanGoal::Speed(f64::NAN)), "goal"),
     ] {
         let error = builder.build().expect_err(refused);
         let is_named = matches!(&error, Error::InvalidParameter { name, .. } if name == refused);

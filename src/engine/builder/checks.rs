@@ -13,7 +13,7 @@ use forebay_plans::process::rss_now;
 use forebay_plans::topology::Topology;
 
 use super::fewer_experts::checked;
-use super::plan_goal::Planning;
+use super::plan_goal::{PlanGoal, Planning};
 use super::settings::EngineBuilder;
 use crate::chat::ChatFormat;
 use crate::error::Error;
@@ -22,6 +22,8 @@ use crate::packed;
 
 /// More than any context has.
 const MOST_TOKENS: usize = 1 << 30;
+/// Records of a trace that no memory holds.
+const MOST_RECORDS: usize = 1 << 32;
 
 impl EngineBuilder {
     /// Refuses a model without a chat template that can be used, before it is packed: conversations are to be held.
@@ -69,6 +71,19 @@ impl EngineBuilder {
                 let problem = format!("{n} are more tokens than any context has; give fewer");
                 return Err(Error::parameter(name, problem));
             }
+        }
+        if self.trace_records > MOST_RECORDS {
+            let problem = format!(
+                "{} are more than any memory holds; give fewer",
+                self.trace_records
+            );
+            return Err(Error::parameter("trace_records", problem));
+        }
+        if let PlanGoal::Speed(speed) = self.goal
+            && !(speed > 0.0 && speed.is_finite())
+        {
+            let problem = format!("{speed} tokens per second are no speed; give more than 0");
+            return Err(Error::parameter("goal", problem));
         }
         let folder = self.cache.as_deref().map(Path::as_os_str);
         match folder.is_some_and(OsStr::is_empty) {

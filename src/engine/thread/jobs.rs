@@ -1,5 +1,6 @@
 //! The way of jobs to the engine thread, and what those who wait for an answer learn when it ends.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use flume::{Receiver, Sender};
@@ -9,6 +10,11 @@ use super::job::Job;
 use super::said::Said;
 use crate::error::Error;
 use crate::stream::LastWords;
+
+thread_local! {
+    /// The engines that wait for what this thread does.
+    static WAITING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Sends jobs to the engine thread. Whoever waits for an answer whose sender has gone asks [`Jobs::ended`] why.
 #[derive(Clone, Debug)]
@@ -32,8 +38,12 @@ impl Jobs {
     /// Queues a job.
     ///
     /// # Errors
-    /// The engine thread has ended.
+    /// The engine thread has ended, or waits for the caller.
     pub fn send(&self, job: Job) -> Result<(), Error> {
+        if WAITING.with_borrow(|engines| engines.contains(&self.engine())) {
+            let problem = "it uses the engine, which waits for it; keep what you need, and use the engine afterwards";
+            return Err(Error::parameter("each", problem));
+        }
         let sender = self.sender.lock();
         let sent = sender.as_ref().and_then(|s| s.send(job).ok());
         sent.ok_or_else(|| self.ended())
@@ -55,6 +65,24 @@ impl Jobs {
             }
         }
         Err(self.ended())
+    }
+
+    /// Calls the user's `look` while the engine thread waits for it.
+    pub fn while_waiting(&self, look: impl FnOnce()) {
+        struct Over;
+        impl Drop for Over {
+            fn drop(&mut self) {
+                WAITING.with_borrow_mut(Vec::pop);
+            }
+        }
+        WAITING.with_borrow_mut(|engines| engines.push(self.engine()));
+        let _over = Over;
+        look();
+    }
+
+    /// What tells engines apart.
+    fn engine(&self) -> usize {
+        Arc::as_ptr(&self.sender).addr()
     }
 
     /// Why the engine thread gave no answer.
