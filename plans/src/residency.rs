@@ -145,6 +145,11 @@ pub struct ResidencyPlan {
 }
 
 impl ResidencyPlan {
+    /// Whether no weights are read while tokens are computed.
+    pub fn is_all_in_memory(&self) -> bool {
+        self.stream_slots == 0 && self.neuron_cache.slots == 0 && self.expert_cache.cells == 0
+    }
+
     /// Bytes of a core's stream window.
     pub fn stream_bytes_per_core(&self) -> usize {
         self.stream_slots * self.stream_slot_bytes

@@ -29,6 +29,12 @@ pub(crate) fn ample_context(needed: usize, enough: Option<usize>) -> usize {
     DEFAULT_CONTEXT.max(needed).min(enough)
 }
 
+/// The longest default context, however much memory there is.
+pub(super) fn longest_context(request: &MemoryRequest, trained: usize) -> usize {
+    let needed = request.context_needed.min(trained);
+    ample_context(needed, request.context_hint).min(trained)
+}
+
 /// The largest default context whose KV cache takes at most an eighth of the budget; more if more are needed.
 pub(super) fn default_context(bundle: &Bundle, request: &MemoryRequest, trained: usize) -> usize {
     let needed = request.context_needed.min(trained);
@@ -38,8 +44,7 @@ pub(super) fn default_context(bundle: &Bundle, request: &MemoryRequest, trained:
     while context > least && kv_bytes(bundle, request, (context, batch)) > request.total / 8 {
         context = (context / 2).max(least);
     }
-    let enough = ample_context(needed, request.context_hint);
-    context.min(enough).min(trained)
+    context.min(longest_context(request, trained))
 }
 
 /// The largest default batch whose buffers take at most their share of the budget: large batches read streamed weights

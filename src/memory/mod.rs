@@ -22,7 +22,9 @@ use crate::error::Error;
 use crate::lent::Lent;
 
 use attention::for_attention;
-use defaults::{SMALL_BATCH, SMALL_CONTEXT, default_batch, default_context, longest_drafts};
+use defaults::{
+    SMALL_BATCH, SMALL_CONTEXT, default_batch, default_context, longest_context, longest_drafts,
+};
 use items::{claim_page_tables, claim_weights, fixed_items, logits_bytes};
 use lending::{claim_lent, lend};
 use uploads::{choose_uploads, upload_window};
@@ -145,6 +147,9 @@ pub(crate) struct MemoryPlan {
 /// The budget is impossible; the error names the minimum.
 pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPlan, Error> {
     let context = context(bundle, request)?;
+    if let Some(roomy) = with_longer_context(bundle, request, context) {
+        return Ok(roomy);
+    }
     let max_batch = request
         .max_batch
         .unwrap_or_else(|| default_batch(bundle, request, context));
@@ -175,6 +180,30 @@ pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
             planned => return planned,
         }
     }
+}
+
+/// The plan with the longest default context that is longer than `usual` and leaves all weights in memory, if there is
+/// one: what they do not need is of no other use. A device has one.
+fn with_longer_context(
+    bundle: &Bundle,
+    request: &MemoryRequest,
+    usual: usize,
+) -> Option<MemoryPlan> {
+    if request.context.is_some() || request.device.is_some() {
+        return None;
+    }
+    let mut context = longest_context(request, bundle.meta.network.context_length);
+    while context > usual {
+        let batch = || default_batch(bundle, request, context);
+        let sizes = (request.max_batch.unwrap_or_else(batch), request.drafts);
+        if let Ok(planned) = plan_for(bundle, request, context, sizes)
+            && planned.residency.is_all_in_memory()
+        {
+            return Some(planned);
+        }
+        context /= 2;
+    }
+    None
 }
 
 /// Positions of the KV cache: those requested, or what the budget allows.

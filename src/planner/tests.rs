@@ -196,6 +196,35 @@ fn a_context_that_is_needed_may_take_more_than_its_share() {
     assert!(most >= usual && most < 1 << 19, "{most}");
 }
 
+/// Keys and values have an eighth of the budget, and whatever else weights leave.
+#[test]
+fn a_context_is_as_long_as_all_weights_allow() {
+    let mut bundle = bundle(true);
+    bundle.meta.network.context_length = 1 << 20;
+    let planned = |mib: u64, context: Option<usize>| {
+        let request = MemoryRequest {
+            context,
+            ..request(mib << 20, 1, Sparsity::Exact)
+        };
+        crate::memory::plan(&bundle, &request)
+    };
+    let (mut whole, mut longer) = (0, 0);
+    for mib in 20..64 {
+        let usual = planned(mib, None).expect("a plan");
+        let kv = usual.budget.items().iter().find(|i| i.name == "kv_cache");
+        let is_more = kv.is_some_and(|kv| kv.bytes > (mib << 20) / 8);
+        assert!(!is_more || usual.residency.is_all_in_memory(), "{mib} MiB");
+        longer += usize::from(is_more);
+        if usual.residency.is_all_in_memory() && usual.context < 4096 {
+            let next = planned(mib, Some(2 * usual.context));
+            let is_whole = next.is_ok_and(|next| next.residency.is_all_in_memory());
+            assert!(!is_whole, "{mib} MiB");
+            whole += 1;
+        }
+    }
+    assert!(whole > 0 && longer > 0, "{whole} {longer}");
+}
+
 fn machines() -> impl Strategy<Value = Cpus> {
     prop_oneof![
         Just(Cpus::Phone),
