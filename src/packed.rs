@@ -248,7 +248,7 @@ fn convert_open(
     options: &PackOptions,
     report: &mut dyn FnMut(Preparation),
 ) -> Result<(), Error> {
-    check_tokenizer(source.tokenizer(), model, report)?;
+    check_tokenizer(source.tokenizer().into_owned(), model, report)?;
     pack(source, target, options, &mut packing(target, report))?;
     report(Preparation::Packed {
         target: target.to_path_buf(),
@@ -268,7 +268,7 @@ pub fn consume(
     report: &mut dyn FnMut(Preparation),
 ) -> Result<(), Error> {
     if let Ok(tokenizer) = source::open_tokenizer(model) {
-        check_tokenizer(&tokenizer, model, report)?;
+        check_tokenizer(tokenizer, model, report)?;
     }
     pack_consuming(model, target, options, &mut packing(target, report))?;
     report(Preparation::Packed {
@@ -279,12 +279,13 @@ pub fn consume(
 
 /// Checked before gigabytes are written for a model that cannot be prompted.
 fn check_tokenizer(
-    tokenizer: &TokenizerSpec,
+    tokenizer: TokenizerSpec,
     model: &Path,
     report: &mut dyn FnMut(Preparation),
 ) -> Result<(), Error> {
-    Tokenizer::from_spec(tokenizer.clone()).map_err(|e| e.within(model))?;
-    if let Some(doubt) = tokenizer.doubt() {
+    let doubt = tokenizer.doubt();
+    Tokenizer::from_spec(tokenizer).map_err(|e| e.within(model))?;
+    if let Some(doubt) = doubt {
         report(Preparation::Doubt(doubt));
     }
     Ok(())

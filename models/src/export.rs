@@ -136,7 +136,7 @@ fn put_tokenizer(source: &dyn TensorSource, metadata: &mut Encoded) -> Result<()
         bos,
         eog,
         add_bos,
-    } = source.tokenizer();
+    } = &*source.tokenizer();
     let TokenizerModel::SentencePiece {
         tokens,
         scores,

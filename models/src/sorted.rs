@@ -1,6 +1,7 @@
 //! A model with its FFN's neurons in another order: hot ones first, so that clusters are hot or
 //! cold as a whole (PowerInfer-2, section 4.1). The model is the same except for the order of sums.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use crate::block::BlockType;
@@ -168,7 +169,7 @@ impl TensorSource for SortedNeurons {
         true
     }
 
-    fn tokenizer(&self) -> &TokenizerSpec {
+    fn tokenizer(&self) -> Cow<'_, TokenizerSpec> {
         self.inner.tokenizer()
     }
 

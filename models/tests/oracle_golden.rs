@@ -75,7 +75,7 @@ fn oracle(source: &dyn TensorSource) -> Oracle {
 }
 
 fn prompt_ids(source: &dyn TensorSource, prompt: &str) -> Vec<u32> {
-    let tokenizer = Tokenizer::from_spec(source.tokenizer().clone()).expect("tokenizer");
+    let tokenizer = Tokenizer::from_spec(source.tokenizer().into_owned()).expect("tokenizer");
     let options = EncodeOptions {
         add_bos: true,
         parse_special: false,

@@ -3,6 +3,7 @@
 
 mod synth_forward;
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use forebay_models::block::BlockType;
@@ -264,7 +265,7 @@ impl TensorSource for WithoutPredictors {
         self.0.network()
     }
 
-    fn tokenizer(&self) -> &TokenizerSpec {
+    fn tokenizer(&self) -> Cow<'_, TokenizerSpec> {
         self.0.tokenizer()
     }
 
@@ -303,7 +304,7 @@ fn any_text_is_a_prompt_and_any_token_a_text() {
     for shape in Shape::ALL {
         let source = source(&SynthOptions::new(shape));
         let size = source.network().vocab_size as u32;
-        let tokenizer = Tokenizer::from_spec(source.tokenizer().clone()).unwrap();
+        let tokenizer = Tokenizer::from_spec(source.tokenizer().into_owned()).unwrap();
         assert_eq!(tokenizer.vocab_size(), size as usize);
         let text = "So \u{e9}\u{1f600}!";
         let ids = tokenizer

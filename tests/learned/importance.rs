@@ -56,7 +56,7 @@ fn of_oracle(source: &dyn TensorSource, tokens: &[u32]) -> InputSums {
     let oracle = Oracle::new(source).expect("a tiny model");
     let oracle = oracle.with_context(CTX).with_engine_precision();
     let mut oracle = oracle.with_input_sums();
-    let tokenizer = Tokenizer::from_spec(source.tokenizer().clone()).expect("its tokenizer");
+    let tokenizer = Tokenizer::from_spec(source.tokenizer().into_owned()).expect("its tokenizer");
     for text in tokens.chunks_exact(CTX) {
         oracle.reset();
         for token in tokenizer.piece(text).iter() {

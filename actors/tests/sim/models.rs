@@ -1,5 +1,6 @@
 //! The models that are simulated: tiny, but one of each kind of file, with the logits that are right.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -130,8 +131,8 @@ impl TensorSource for RandomSource {
         &self.network
     }
 
-    fn tokenizer(&self) -> &TokenizerSpec {
-        &self.tokenizer
+    fn tokenizer(&self) -> Cow<'_, TokenizerSpec> {
+        Cow::Borrowed(&self.tokenizer)
     }
 
     fn meta(&self, id: TensorId) -> Option<&TensorMeta> {

@@ -273,7 +273,7 @@ impl<'a> Packer<'a> {
         let _span = tracing::info_span!("sections, sync and rename").entered();
         let source = self.source;
         let meta = metadata(source, self.stored, identity);
-        let texts = (source.tokenizer(), source.chat_templates());
+        let texts = (&*source.tokenizer(), source.chat_templates());
         self.writer.finish(&meta, texts, vectors)
     }
 

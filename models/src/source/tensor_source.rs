@@ -1,5 +1,6 @@
 //! The one trait every source of a model implements.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use crate::block::dequantize;
@@ -18,8 +19,8 @@ pub trait TensorSource: Send {
     /// What the model computes.
     fn network(&self) -> &Network;
 
-    /// Everything needed to build the tokenizer.
-    fn tokenizer(&self) -> &TokenizerSpec;
+    /// Everything needed to build the tokenizer. It is large, so a source may make it each time.
+    fn tokenizer(&self) -> Cow<'_, TokenizerSpec>;
 
     /// How conversations are written for the model.
     fn chat_templates(&self) -> &ChatTemplates {

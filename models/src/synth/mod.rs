@@ -36,6 +36,7 @@ mod rows;
 mod shape;
 mod vocabulary;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -211,8 +212,8 @@ impl TensorSource for SynthSource {
         &self.network
     }
 
-    fn tokenizer(&self) -> &TokenizerSpec {
-        &self.tokenizer
+    fn tokenizer(&self) -> Cow<'_, TokenizerSpec> {
+        Cow::Borrowed(&self.tokenizer)
     }
 
     fn meta(&self, id: TensorId) -> Option<&TensorMeta> {

@@ -130,9 +130,15 @@ fn sentence_piece(
 ) -> Result<(TokenizerModel, bool)> {
     let scores = meta.f32s(SCORES).ok_or_else(|| missing(path, SCORES))?;
     same_length(path, SCORES, scores.len(), tokens.len())?;
+    if let Some(id) = scores.iter().position(|score| score.is_nan()) {
+        let problem = format!("the score of token {id} is no number");
+        return Err(ModelError::damaged(path, SCORES, problem));
+    }
+    // JSON, in which it is kept, has no infinity.
+    let scores = scores.iter().map(|score| score.clamp(f32::MIN, f32::MAX));
     let model = TokenizerModel::SentencePiece {
         tokens,
-        scores: scores.to_vec(),
+        scores: scores.collect(),
         types,
         add_space_prefix: flag(meta, path, ADD_SPACE)?.unwrap_or(true),
         // The special tokens of this architecture swallow the white space behind them; the file does not say so.

@@ -132,7 +132,7 @@ impl EngineBuilder {
         };
         // The minimum that is named has to be enough.
         let before = rss_now()?;
-        let tokenizer = Tokenizer::from_spec(source.tokenizer().clone());
+        let tokenizer = Tokenizer::from_spec(source.tokenizer().into_owned());
         let tokenizer = tokenizer.map_err(|e| e.within(source.path()))?;
         let chat = self.chat_format(source.chat_templates().clone())?;
         let texts = (tokenizer, chat);

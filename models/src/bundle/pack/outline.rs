@@ -27,7 +27,7 @@ pub fn outline(source: &dyn TensorSource, out: &Path, options: &PackOptions) -> 
     }
     let Packer { writer, stored, .. } = packer;
     let meta = metadata(source, stored, identity);
-    let texts = (source.tokenizer(), source.chat_templates());
+    let texts = (&*source.tokenizer(), source.chat_templates());
     writer.finish_unnamed(&meta, texts, &Vectors::read(source)?)
 }
 

@@ -1,5 +1,6 @@
 //! A model in a Hugging Face folder: `config.json`, safetensors and `tokenizer.json`.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use super::TensorSource;
@@ -119,8 +120,8 @@ impl TensorSource for HfSource {
         &self.network
     }
 
-    fn tokenizer(&self) -> &TokenizerSpec {
-        &self.tokenizer
+    fn tokenizer(&self) -> Cow<'_, TokenizerSpec> {
+        Cow::Borrowed(&self.tokenizer)
     }
 
     fn chat_templates(&self) -> &ChatTemplates {

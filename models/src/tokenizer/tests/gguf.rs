@@ -75,6 +75,27 @@ fn gguf_defaults_are_those_of_llama_cpp() {
     ));
 }
 
+/// What is kept of a tokenizer is JSON, which has no infinity.
+#[test]
+fn scores_without_end_keep_their_order() {
+    let with = |scores: [f32; 3]| {
+        metadata(&[
+            ("model", Value::Str("llama".into())),
+            (
+                "tokens",
+                Value::Array(Array::Str(strings(&["<unk>", "<s>", "</s>"]))),
+            ),
+            ("scores", Value::Array(Array::F32(scores.to_vec()))),
+        ])
+    };
+    let path = Path::new("m.gguf");
+    let spec = spec_from_gguf(with([f32::NEG_INFINITY, 0.0, f32::INFINITY]), path).unwrap();
+    let kept: TokenizerSpec = serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
+    assert_eq!(kept, spec);
+    let error = spec_from_gguf(with([0.0, f32::NAN, 0.0]), path).unwrap_err();
+    assert!(error.to_string().contains("score of token 1"), "{error}");
+}
+
 #[test]
 fn gguf_errors_name_file_and_field() {
     let mut cases = Vec::new();

@@ -117,6 +117,6 @@ impl Target for Headers {
             assert!(meta.bytes() >= 4, "{meta:?}");
             source.read(id, 0, &mut bytes).map_err(|e| refusal(&e))?;
         }
-        use_tokenizer(source.tokenizer().clone())
+        use_tokenizer(source.tokenizer().into_owned())
     }
 }
