@@ -70,7 +70,7 @@ impl Request {
         self
     }
 
-    /// Sets how tokens are chosen.
+    /// Sets how tokens are chosen, with its seed: give another [`Self::seed`] afterwards.
     #[must_use]
     pub fn sampler(mut self, sampler: SamplerConfig) -> Self {
         self.sampler = sampler;
