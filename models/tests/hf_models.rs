@@ -275,7 +275,7 @@ fn variants_of_old_architectures_are_named() {
         ("gpt2_bf16", "scale_attn_weights", json!(false), "false"),
         ("phi2_bf16", "qk_layernorm", json!(true), "true"),
         ("baichuan_bf16", "num_hidden_layers", json!(40), "ALiBi"),
-        ("baichuan_bf16", "vocab_size", json!(125_696), "normalised"),
+        ("baichuan_bf16", "hidden_size", json!(5120), "ALiBi"),
     ] {
         let message = refusal(name, field, value).expect(field);
         for part in ["config.json", field, part, "not supported"] {

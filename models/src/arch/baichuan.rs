@@ -1,4 +1,5 @@
-//! Baichuan 7B: plain blocks whose checkpoints have Q, K and V as one tensor.
+//! Baichuan 7B: plain blocks whose checkpoints have Q, K and V as one tensor. Version 2 normalises the rows of its head
+//! in its own code: it is supported where they are stored so.
 
 use super::metadata::Metadata;
 use super::names::{ATTENTION, FFN, MODEL, Name, PRE_NORMS};
@@ -23,24 +24,36 @@ const FUSED: [Name; 1] = [Name::layer(
     &[T::Q, T::K, T::V],
 )];
 
-/// Number of layers of the 13B models, which have ALiBi in place of a rotation. Neither format says so.
+/// Layers and width of the 13B models, which have ALiBi in place of a rotation. Neither format says so.
 const LAYERS_13B: usize = 40;
-/// Tokens of the second version, whose own code divides each row of the head by its norm.
+const WIDTH_13B: usize = 5120;
+
+/// Version 2 has so many tokens, or more where some were added.
 const VOCABULARY_2: usize = 125_696;
+/// A field that only version 2 has.
+const FIELD_2: &str = "z_loss_weight";
+/// How to get rows as version 2 uses them. No converter to GGUF does it.
+const NORMALISE: &str = "normalise lm_head.weight of the checkpoint as the README of Baichuan 2 shows \
+    (torch.nn.functional.normalize), and save it or convert it to GGUF again";
 
 fn describe(m: &Metadata<'_>) -> Result<Network> {
-    if m.layers()? == LAYERS_13B {
-        let layers = ("block_count", "num_hidden_layers");
-        let problem = format!("ALiBi, which models of {LAYERS_13B} layers have here,");
-        return Err(m.unsupported(layers, problem, "the 7B models are"));
+    let layers = ("block_count", "num_hidden_layers");
+    let width = ("embedding_length", "hidden_size");
+    let sizes = [
+        (layers, m.layers()?, LAYERS_13B, "layers"),
+        (width, m.size(width.0, width.1)?, WIDTH_13B, "columns"),
+    ];
+    for (field, size, of_13b, what) in sizes {
+        if size == of_13b {
+            let problem = format!("ALiBi, which models of {size} {what} have here,");
+            return Err(m.unsupported(field, problem, "the 7B models are"));
+        }
     }
     let network = block::network(m, block::PERMUTED, block::activation_or_silu(m)?)?;
-    if !m.is_gguf() && network.vocab_size == VOCABULARY_2 {
-        let problem = format!(
-            "the head of version 2, of {VOCABULARY_2} tokens, whose rows are normalised when used,"
-        );
-        let remedy = "version 1 is, and GGUF files whose converter has normalised the rows are";
-        return Err(m.unsupported(("", "vocab_size"), problem, remedy));
+    // The code of version 2 divides each row of the head by its norm (NormHead), which changes nothing of rows that
+    // have been divided.
+    if network.vocab_size >= VOCABULARY_2 || m.fields().get(FIELD_2).is_some() {
+        m.require_unit_head(NORMALISE);
     }
     Ok(network)
 }

@@ -1,7 +1,7 @@
 //! What an architecture reads from a file, independent of the format. Every read names a GGUF key (without the
 //! architecture's prefix) and a field of `config.json`; `""` if a format has none.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -41,6 +41,7 @@ pub(super) struct Metadata<'a> {
     /// The object around the text model's fields in a checkpoint for several kinds of input.
     outer: Option<Fields>,
     read_tensors: RefCell<BTreeSet<String>>,
+    unit_head: Cell<Option<&'static str>>,
 }
 
 impl<'a> Metadata<'a> {
@@ -51,6 +52,7 @@ impl<'a> Metadata<'a> {
             fields,
             outer,
             read_tensors: RefCell::default(),
+            unit_head: Cell::default(),
         }
     }
 
@@ -340,6 +342,16 @@ impl<'a> Metadata<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The rows of the head must have norms of 1; `remedy` is for models whose rows do not.
+    pub(super) fn require_unit_head(&self, remedy: &'static str) {
+        self.unit_head.set(Some(remedy));
+    }
+
+    /// What [`Self::require_unit_head`] was told, if it was called.
+    pub(super) fn unit_head(&self) -> Option<&'static str> {
+        self.unit_head.get()
     }
 
     pub(super) fn into_read_tensors(self) -> BTreeSet<String> {

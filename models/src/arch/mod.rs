@@ -200,6 +200,8 @@ pub(crate) struct Description {
     pub(crate) names: Names,
     /// Tensors whose values are part of the description.
     pub(crate) read: BTreeSet<String>,
+    /// What helps if the rows of the head do not have norms of 1, for models that are right only if they do.
+    pub(crate) unit_head: Option<&'static str>,
 }
 
 /// Describes the model in a GGUF file.
@@ -300,6 +302,7 @@ fn describe(
     Ok(Description {
         network,
         names,
+        unit_head: metadata.unit_head(),
         read: metadata.into_read_tensors(),
     })
 }

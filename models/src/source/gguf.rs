@@ -31,7 +31,7 @@ impl GgufSource {
     /// # Errors
     /// Those of [`Gguf::open`]; a model that this engine does not support; a missing, misshapen or unknown tensor.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::of(Gguf::open(path)?)
+        Self::of(Gguf::open(path)?)?.checked()
     }
 
     /// The same for a file whose blocks may have been given back in part, and which is marked as such.
@@ -44,7 +44,17 @@ impl GgufSource {
     pub(crate) fn open_header(path: &Path) -> Result<(Self, bool)> {
         let gguf = Gguf::open_header(path)?;
         let is_whole = gguf.is_whole();
-        Ok((Self::of(gguf)?, is_whole))
+        let source = Self::of(gguf)?;
+        match is_whole {
+            true => Ok((source.checked()?, true)),
+            false => Ok((source, false)),
+        }
+    }
+
+    /// Checks what can be checked only where all tensors are there.
+    fn checked(self) -> Result<Self> {
+        self.inventory.check_unit_head(&self.network)?;
+        Ok(self)
     }
 
     fn of(mut gguf: Gguf) -> Result<Self> {
@@ -62,7 +72,7 @@ impl GgufSource {
         let tokenizer = serde_json::to_vec(&spec_from_gguf(gguf.take_metadata(), path)?)
             .map_err(|e| ModelError::io(path, "keep the tokenizer", e.into()))?;
         let tensors = gguf.tensors().to_vec();
-        let mut inventory = Inventory::new(described.names);
+        let mut inventory = Inventory::new(described.names, described.unit_head);
         let files = gguf.into_files().into_iter();
         let files: Vec<(PathBuf, usize)> = files
             .map(|(path, file)| (path.clone(), inventory.add_file(path, file)))

@@ -1,7 +1,8 @@
 //! The tensors of a source by role: where each one is, and whether it has the shape that the network requires
-//! (`checks`).
+//! (`checks`), and the values (`unit_head`).
 
 mod checks;
+mod unit_head;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,15 +33,18 @@ pub(crate) struct Inventory {
     files: Vec<(PathBuf, File)>,
     placed: BTreeMap<TensorId, Placed>,
     names: Names,
+    /// [`crate::arch::Description::unit_head`].
+    unit_head: Option<&'static str>,
 }
 
 impl Inventory {
     /// An empty inventory; `names` are for messages.
-    pub(crate) fn new(names: Names) -> Self {
+    pub(crate) fn new(names: Names, unit_head: Option<&'static str>) -> Self {
         Self {
             files: Vec::new(),
             placed: BTreeMap::new(),
             names,
+            unit_head,
         }
     }
 

@@ -47,7 +47,7 @@ impl HfSource {
             });
         }
         let mut described = arch::of_hf(folder, Fields::read(&config_file)?)?;
-        let mut inventory = Inventory::new(described.names);
+        let mut inventory = Inventory::new(described.names, described.unit_head);
         let stored_as_tied = described.network.head.tied;
         // While tensors are added, a stored head counts.
         described.network.head.tied = false;
@@ -60,6 +60,7 @@ impl HfSource {
             add_predictors(&mut inventory, Shard::open(&predictors)?, &described)?;
         }
         inventory.check(&described.network)?;
+        inventory.check_unit_head(&described.network)?;
         Ok(Self {
             path: folder.to_path_buf(),
             tokenizer: spec_from_hf(folder)?,
