@@ -144,3 +144,14 @@ fn scores_of_latent_attention_are_scaled_by_yarn_alone() {
         RopeScaling::None
     );
 }
+
+/// llama.cpp reads neither key for these files.
+#[test]
+fn weights_of_smallthinkers_experts_are_always_normalised() {
+    const NAME: &str = "smallthinker_bf16_gguf";
+    let keys = [
+        ("smallthinker.expert_weights_norm", Meta::Bool(false)),
+        ("smallthinker.expert_weights_scale", Meta::F32(2.5)),
+    ];
+    assert_eq!(opened(NAME, &keys), opened(NAME, &[]));
+}

@@ -379,3 +379,14 @@ fn groups_of_experts_are_chosen_by_some_architectures() {
     // Without experts, there is nothing to choose.
     opened(LLAMA, groups);
 }
+
+const SMALLTHINKER: &str = "smallthinker_bf16";
+
+#[test]
+fn weights_of_experts_are_what_the_model_itself_makes_them() {
+    // Published files have the first field, and no code reads it.
+    let unread = json!({"norm_topk_prob": false, "routed_scaling_factor": 2.5});
+    for name in [SMALLTHINKER, "smallthinker_plain_bf16"] {
+        assert_eq!(opened(name, unread.clone()), opened(name, json!({})));
+    }
+}

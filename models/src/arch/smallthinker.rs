@@ -59,7 +59,16 @@ fn describe(m: &Metadata<'_>) -> Result<Network> {
         },
         ..experts::NORMALISED_SOFTMAX
     };
-    let router = experts::router(m, router)?;
+    // Weights are always divided by their sum and never scaled: neither the model's own code nor llama.cpp reads fields
+    // about that, which published files have.
+    let router = match m.is_gguf() {
+        true => Router {
+            normalised: true,
+            scale: 1.0,
+            ..experts::router(m, router)?
+        },
+        false => router,
+    };
     experts::replace_ffns(m, &mut network, &router, |_| false)?;
     let (window, n) = (block::window(m)?, network.n_layers());
     let slides = match layout(m, "sliding_window_layout", n)? {
