@@ -390,3 +390,54 @@ fn weights_of_experts_are_what_the_model_itself_makes_them() {
         assert_eq!(opened(name, unread.clone()), opened(name, json!({})));
     }
 }
+
+#[test]
+fn routers_of_smallthinker_come_before_the_layer() {
+    opened(SMALLTHINKER, json!({"moe_enable_early_router": true}));
+    refused(&[(
+        SMALLTHINKER,
+        json!({"moe_enable_early_router": false}),
+        &["moe_enable_early_router", "false"],
+    )]);
+}
+
+/// By layer, the window and whether positions are encoded.
+fn seen(fields: Value) -> Vec<(Option<usize>, bool)> {
+    let network = opened(SMALLTHINKER, fields);
+    let attentions = network.attentions();
+    attentions.map(|a| (a.window, a.rope.is_some())).collect()
+}
+
+#[test]
+fn smallthinker_assumes_what_its_configuration_does() {
+    let own = [0, 1, 1, 1, 0].map(|flag| (flag == 1).then_some(4096));
+    let expected = |all: [(Option<usize>, bool); 5]| all.to_vec();
+    assert_eq!(seen(json!({})), expected(own.map(|w| (w, w.is_some()))));
+    assert_eq!(
+        seen(json!({"rope_layout": null, "sliding_window_size": null})),
+        expected(own.map(|w| (w, true)))
+    );
+    let (sliding, rope) = ("sliding_window_layout", "rope_layout");
+    assert_eq!(
+        seen(json!({sliding: null})),
+        expected(own.map(|w| (None, w.is_some())))
+    );
+    assert_eq!(seen(json!({sliding: null, rope: null})), [(None, true); 5]);
+
+    let omitted = opened(SMALLTHINKER, json!({"rope_theta": null}));
+    assert_eq!(omitted.ropes[0].theta, 1e6);
+    let omitted = opened(SMALLTHINKER, json!({"tie_word_embeddings": null}));
+    assert!(omitted.head.tied);
+}
+
+#[test]
+fn a_pattern_of_windows_is_a_copy_of_the_layout() {
+    let pattern = |flags: Value| json!({"sliding_window_pattern": flags, "sliding_window": 4096});
+    assert_eq!(seen(pattern(json!([0, 1, 1, 1, 0]))), seen(json!({})));
+    let field: &[&str] = &["sliding_window_pattern", "sliding_window_layout"];
+    refused(&[
+        (SMALLTHINKER, pattern(json!([0, 1, 1, 0, 0])), field),
+        (SMALLTHINKER, pattern(json!([0, 1])), field),
+        (SMALLTHINKER, pattern(json!(4)), field),
+    ]);
+}

@@ -66,7 +66,7 @@ pub(super) static GGUF: [Neutral; 31] = [
 ];
 
 /// Fields of `config.json`.
-pub(super) static HF: [Neutral; 47] = [
+pub(super) static HF: [Neutral; 48] = [
     remedied(
         "attention_bias",
         &[0.0],
@@ -122,6 +122,7 @@ pub(super) static HF: [Neutral; 47] = [
     key("rope_local_base_freq", &[]),
     key("clip_qkv", &[]),
     key("is_causal", &[1.0]),
+    key("moe_enable_early_router", &[1.0]),
 ];
 
 impl Neutral {
