@@ -119,7 +119,10 @@ fn a_base_inside_and_one_beside_are_the_same() {
     let absent = json!({"rope_theta": null});
     for name in ["command_r_bf16", "olmo3_bf16"] {
         let message = with(name, &absent).expect_err(name);
-        assert!(message.contains("rope_theta: it is missing"), "{message}");
+        assert!(
+            message.contains("rope_theta: it is missing; add"),
+            "{message}"
+        );
     }
     assert_eq!(opened("glm4_moe_lite_bf16", absent).ropes[0].theta, 1e4);
 }

@@ -138,6 +138,16 @@ impl Fields {
         self.wrong(name, "it is missing")
     }
 
+    /// The error for a field that even a sound file may lack, and what to add.
+    pub(crate) fn incomplete(&self, name: &str, remedy: impl Into<String>) -> ModelError {
+        ModelError::Format {
+            path: self.path.clone(),
+            field: self.full_name(name),
+            problem: "it is missing".into(),
+            remedy: remedy.into(),
+        }
+    }
+
     /// [`ModelError::Unsupported`] for the field's value.
     pub(crate) fn unsupported(
         &self,

@@ -12,6 +12,9 @@ use parameters::{
 
 /// The share of a head that is rotated.
 const PART: &str = "partial_rotary_factor";
+/// What helps where no base is assumed.
+const ADD_THETA: &str = "add the base with which the model was trained: the versions of transformers assume different \
+    ones without it";
 /// How queries grow with the position.
 const TEMPERATURE: &str = "llama_4_scaling_beta";
 
@@ -50,7 +53,9 @@ fn read(
     theta: Option<f32>,
 ) -> Result<Rope> {
     let inside = p.map_or(Ok(None), |p| p.optional_positive(THETA))?;
-    let theta = inside.or(theta).ok_or_else(|| m.missing("", THETA))?;
+    let theta = inside
+        .or(theta)
+        .ok_or_else(|| m.fields().incomplete(THETA, ADD_THETA))?;
     if let Some(p) = p.filter(|_| !rules.temperature)
         && let Some(beta) = p.optional_f32(TEMPERATURE)?.filter(|&beta| beta != 0.0)
     {
