@@ -7,12 +7,25 @@ use super::{Architecture, Hf, block};
 use crate::error::Result;
 use crate::network::Network;
 
-const DEFAULTS: &str = r#"{"rms_norm_eps": 1e-6, "rope_theta": 1e4, "tie_word_embeddings": true}"#;
+/// Of the models' own configuration.
+const DEFAULTS: &str = r#"{
+    "rms_norm_eps": 1e-6, "rope_theta": 1e4, "tie_word_embeddings": true, "scale_emb": 1, "scale_depth": 1,
+    "dim_model_base": 1
+}"#;
+/// Of the class that transformers has for MiniCPM 4.
+const OF_TRANSFORMERS: &str = r#"{
+    "rms_norm_eps": 1e-6, "rope_theta": 1e4, "tie_word_embeddings": true, "scale_emb": 12, "scale_depth": 1.4,
+    "dim_model_base": 256, "num_key_value_heads": 2
+}"#;
 
 pub(super) static MINICPM: Architecture = Architecture {
     gguf: &["minicpm"],
     powerinfer: false,
-    hf: &[Hf::new("minicpm", DEFAULTS)],
+    hf: &[
+        // Some files of versions 1 and 4 have no type.
+        Hf::new("minicpm", DEFAULTS).with_untyped("MiniCPMForCausalLM"),
+        Hf::new("minicpm4", OF_TRANSFORMERS),
+    ],
     tensors: &[&MODEL, &PRE_NORMS, &ATTENTION, &FFN],
     describe,
 };

@@ -65,6 +65,9 @@ use names::Name;
 pub(crate) use names::{Form, Format, InFile, Names, Part};
 pub(crate) use written::gguf_metadata;
 
+/// The field of `config.json` that tells the architecture.
+const MODEL_TYPE: &str = "model_type";
+
 /// All architectures. If several share a name, the first that fits is meant.
 static ARCHITECTURES: &[&Architecture] = &[
     &arcee::ARCEE,
@@ -129,6 +132,8 @@ struct Hf {
     model_type: &'static str,
     /// Meant only if `architectures` names this class.
     class: Option<&'static str>,
+    /// Class that `architectures` begins with in files that have no `model_type`.
+    untyped: Option<&'static str>,
     /// Values of `model_type` of checkpoints for several kinds of input, of which this may be the `text_config`.
     inside: &'static [&'static str],
     /// What transformers assumes for absent fields, as JSON.
@@ -144,6 +149,7 @@ impl Hf {
         Self {
             model_type,
             class: None,
+            untyped: None,
             inside: &[],
             defaults,
             spellings: &[],
@@ -174,6 +180,14 @@ impl Hf {
         }
     }
 
+    /// Also where there is no `model_type`, but this class.
+    const fn with_untyped(self, class: &'static str) -> Self {
+        Self {
+            untyped: Some(class),
+            ..self
+        }
+    }
+
     /// Also as the text model of checkpoints for several kinds of input, which have these values of `model_type`.
     const fn inside(self, inside: &'static [&'static str]) -> Self {
         Self { inside, ..self }
@@ -184,6 +198,30 @@ impl Hf {
         self.model_type == model_type
             && self.class.is_none_or(class)
             && outer.is_none_or(|outer| self.inside.contains(&outer))
+    }
+}
+
+/// All values of `model_type`.
+fn model_types() -> Vec<&'static str> {
+    let all = ARCHITECTURES.iter().copied().flat_map(|a| a.hf);
+    let names: BTreeSet<&str> = all.map(|hf| hf.model_type).collect();
+    names.into_iter().collect()
+}
+
+/// The `model_type` of a file with these `architectures`, which tell it if the file does not.
+fn model_type(fields: &Fields, classes: &[Value]) -> Result<String> {
+    if let Some(named) = fields.optional_str(MODEL_TYPE)? {
+        return Ok(named.to_owned());
+    }
+    let class = classes.first().and_then(Value::as_str);
+    let mut all = ARCHITECTURES.iter().copied().flat_map(|a| a.hf);
+    match all.find(|hf| hf.untyped.is_some() && hf.untyped == class) {
+        Some(hf) => Ok(hf.model_type.to_owned()),
+        None => {
+            let supported = supported(&model_types());
+            let remedy = format!("add the one that the model's own code has; {supported}");
+            Err(fields.incomplete(MODEL_TYPE, remedy))
+        }
     }
 }
 
@@ -238,19 +276,15 @@ pub(crate) fn of_gguf(gguf: &Gguf) -> Result<Description> {
 /// # Errors
 /// As [`of_gguf`].
 pub(crate) fn of_hf(folder: &Path, config: Fields) -> Result<Description> {
-    const KEY: &str = "model_type";
     let text = config.optional_object("text_config")?;
-    let outer_type = config.optional_str(KEY)?.map(str::to_owned);
+    let outer_type = config.optional_str(MODEL_TYPE)?.map(str::to_owned);
     let (fields, outer) = match text {
         Some(text) => (text, Some(config)),
         None => (config, None),
     };
-    let model_type = fields
-        .optional_str(KEY)?
-        .ok_or_else(|| fields.missing(KEY))?
-        .to_owned();
     let classes = fields.get("architectures").and_then(Value::as_array);
     let classes = classes.cloned().unwrap_or_default();
+    let model_type = model_type(&fields, &classes)?;
     let around = outer.as_ref().and(outer_type.as_deref());
     let all = ARCHITECTURES
         .iter()
@@ -261,11 +295,8 @@ pub(crate) fn of_hf(folder: &Path, config: Fields) -> Result<Description> {
             Some(outer) => format!("{outer:?} around {model_type:?}"),
             None => format!("{model_type:?}"),
         };
-        let all = ARCHITECTURES.iter().copied().flat_map(|a| a.hf);
-        let names: BTreeSet<&str> = all.map(|hf| hf.model_type).collect();
-        let names: Vec<&str> = names.into_iter().collect();
-        let remedy = supported(&names);
-        return Err(fields.unsupported(KEY, problem, remedy));
+        let remedy = supported(&model_types());
+        return Err(fields.unsupported(MODEL_TYPE, problem, remedy));
     };
     let path = fields.path().to_path_buf();
     let format = match outer.is_some() {
