@@ -232,8 +232,8 @@ fn now(rate: f64, then: f64, now: f64) -> f64 {
 }
 
 impl DiskProfile {
-    /// The disk's time for a read of `bytes` when `depth` are in flight, seconds: the shortest at a measured depth that is
-    /// not above `depth` (that more in flight are slower is noise). 0 if nothing was measured.
+    /// The disk's time for a read of `bytes` when `depth` are in flight, seconds: the shortest at a measured depth that
+    /// is not above `depth` (that more in flight are slower is noise). 0 if nothing was measured.
     pub fn seconds_per_read(&self, bytes: f64, depth: usize) -> f64 {
         let depths = self.rates.iter().map(|r| r.depth);
         let least = depths.clone().min().unwrap_or(0);
