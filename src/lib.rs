@@ -30,11 +30,11 @@
 //!   it takes afterwards. Engines of one process do not know of each other: give the second one the sum of both.
 //! - Compute threads are pinned to the fastest cores, those of a second engine to the same ones.
 //! - An engine runs one generation at a time, in the order of requests. It runs up to 64 tokens ahead of a slow reader,
-//!   and a session's history has them even if they are never read; a [`Session::fork`] kept from before is the way back.
+//!   and a session's history has them even if they are never read: keep a [`Session::fork`] to go back to.
 //! - The prompt's tokens are those read, [`PhaseStatistics::tokens`] of `prefill`, and those reused,
 //!   [`PromptStatistics::reused_tokens`].
-//! - Without optimisation an engine is 20 times slower, and a workspace's profiles do not apply to those who use it: for
-//!   development, `[profile.dev.package."*"] opt-level = 2` in your own `Cargo.toml`.
+//! - Without optimisation an engine is 20 times slower, and this workspace's profiles do not apply to those who use it:
+//!   for development, set `opt-level = 2` under `[profile.dev.package."*"]` in your own `Cargo.toml`.
 #![forbid(unsafe_code)]
 
 pub mod bench;
