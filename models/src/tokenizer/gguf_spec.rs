@@ -38,10 +38,9 @@ const EOG_KEYS: [&str; 6] = [
 const SPM_BOS: u32 = 1;
 const SPM_EOS: u32 = 2;
 
-/// Takes the tokenizer out of the metadata of the GGUF file at `path` (its 300,000 strings are not copied), with llama.cpp's defaults
-/// (`llama-vocab.cpp`) for what the file does not say. A byte-level vocabulary without
-/// `tokenizer.ggml.pre` is older than the key; how it was cut is not known, which is a
-/// [doubt](TokenizerSpec::doubt).
+/// Takes the tokenizer out of the metadata of the GGUF file at `path`, without a copy of its strings, with llama.cpp's
+/// defaults (`llama-vocab.cpp`) for what the file does not say. A byte-level vocabulary without `tokenizer.ggml.pre` is
+/// older than the key; how it was cut is not known, which is a [doubt](TokenizerSpec::doubt).
 ///
 /// # Errors
 /// Missing or contradictory fields; a flag or an id that is there but unusable, since its default would change
