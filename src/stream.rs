@@ -75,7 +75,7 @@ pub enum StreamItem {
 pub struct TokenStream {
     receiver: Receiver<Result<StreamItem, Error>>,
     stream: RecvStream<'static, Result<StreamItem, Error>>,
-    cancelled: Arc<AtomicBool>,
+    canceller: Canceller,
     end: End,
 }
 
@@ -125,7 +125,7 @@ impl TokenStream {
         Self {
             receiver,
             stream,
-            cancelled,
+            canceller: Canceller(cancelled),
             end: End {
                 last_words,
                 over: false,
@@ -136,19 +136,19 @@ impl TokenStream {
     /// Ends the generation at the next token. Unlike a dropped stream, this one continues to its end: what has been
     /// generated, then [`StreamItem::Done`] with [`FinishReason::Cancelled`](crate::FinishReason).
     pub fn cancel(&self) {
-        self.canceller().cancel();
+        self.canceller.cancel();
     }
 
     /// What does the same from elsewhere, while a thread waits for the next item.
     pub fn canceller(&self) -> Canceller {
-        Canceller(Arc::clone(&self.cancelled))
+        self.canceller.clone()
     }
 
     /// The same items as an iterator that waits for each.
     pub fn blocking(self) -> BlockingTokens {
         BlockingTokens {
             receiver: self.receiver,
-            cancelled: self.cancelled,
+            canceller: self.canceller,
             end: self.end,
         }
     }
@@ -187,14 +187,14 @@ impl Stream for TokenStream {
 #[derive(Debug)]
 pub struct BlockingTokens {
     receiver: Receiver<Result<StreamItem, Error>>,
-    cancelled: Arc<AtomicBool>,
+    canceller: Canceller,
     end: End,
 }
 
 impl BlockingTokens {
     /// Ends the generation at the next token: see [`TokenStream::cancel`].
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.canceller.cancel();
     }
 
     /// Reads the remaining items: their text and the statistics.

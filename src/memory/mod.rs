@@ -147,9 +147,6 @@ pub(crate) struct MemoryPlan {
 /// The budget is impossible; the error names the minimum.
 pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPlan, Error> {
     let context = context(bundle, request)?;
-    if let Some(roomy) = with_longer_context(bundle, request, context) {
-        return Ok(roomy);
-    }
     let max_batch = request
         .max_batch
         .unwrap_or_else(|| default_batch(bundle, request, context));
@@ -177,33 +174,31 @@ pub(crate) fn plan(bundle: &Bundle, request: &MemoryRequest) -> Result<MemoryPla
                 plan_for(bundle, request, needed, sizes)?;
                 return Err(Error::Budget(least));
             }
-            planned => return planned,
+            planned => {
+                return planned.map(|usual| with_longer_context(bundle, request, usual));
+            }
         }
     }
 }
 
-/// The plan with the longest default context that is longer than `usual` and leaves all weights in memory, if there is
-/// one: what they do not need is of no other use. A device has one.
-fn with_longer_context(
-    bundle: &Bundle,
-    request: &MemoryRequest,
-    usual: usize,
-) -> Option<MemoryPlan> {
-    if request.context.is_some() || request.device.is_some() {
-        return None;
+/// `usual` with the longest default context that leaves in memory what is there now, if that is everything: the rest of
+/// the budget is of no other use, unless a device or what is yielded needs it.
+fn with_longer_context(bundle: &Bundle, request: &MemoryRequest, usual: MemoryPlan) -> MemoryPlan {
+    let is_whole = usual.residency.is_all_in_memory();
+    if request.context.is_some() || !request.keeps_tables || !is_whole {
+        return usual;
     }
+    let sizes = (usual.max_batch, usual.drafts);
     let mut context = longest_context(request, bundle.meta.network.context_length);
-    while context > usual {
-        let batch = || default_batch(bundle, request, context);
-        let sizes = (request.max_batch.unwrap_or_else(batch), request.drafts);
-        if let Ok(planned) = plan_for(bundle, request, context, sizes)
-            && planned.residency.is_all_in_memory()
+    while context > usual.context {
+        if let Ok(longer) = plan_for(bundle, request, context, sizes)
+            && longer.residency.pinned_bytes == usual.residency.pinned_bytes
         {
-            return Some(planned);
+            return longer;
         }
         context /= 2;
     }
-    None
+    usual
 }
 
 /// Positions of the KV cache: those requested, or what the budget allows.
